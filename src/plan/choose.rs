@@ -1,0 +1,218 @@
+//! Which plan, of those that builders can make.
+
+use std::sync::Arc;
+
+use crate::plan::bound::{Bound, bound};
+use crate::plan::builders::{self, Level, Method, Request};
+use crate::plan::cost::Cost;
+use crate::plan::{Collective, Placement, Plan};
+use crate::topology::Topology;
+use crate::{Error, Result};
+
+/// Predictions closer than this share are a tie, which the simpler plan wins.
+const TIE: f64 = 0.03;
+/// Direct exchange among more ranks than this is not tried: its steps grow with their square.
+const DIRECT_MOST: usize = 64;
+/// Chunks of host ranks are kept to this where the cache is not known.
+const HOST_CHUNK: u64 = 512 << 10;
+
+/// What a caller insists on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// One of [`builders::NAMES`].
+    pub algorithm: Option<String>,
+    /// How many chunks the message is cut into.
+    pub chunks: Option<u64>,
+    /// Only plans that combine every result in one step.
+    pub single_step: bool,
+}
+
+impl Wish {
+    /// From `TOPOCOLL_ALGO` and `TOPOCOLL_CHUNKS`.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] where they make no sense.
+    pub fn from_env() -> Result<Self> {
+        let algorithm = std::env::var("TOPOCOLL_ALGO").ok().filter(|a| !a.is_empty());
+        let chunks = std::env::var("TOPOCOLL_CHUNKS").ok().filter(|c| !c.is_empty());
+        let chunks = chunks.map(|c| {
+            let n = c.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n));
+            n.ok_or_else(|| {
+                Error::Environment(format!(
+                    "TOPOCOLL_CHUNKS={c:?}: a number from 1 to 1048576 is expected"
+                ))
+            })
+        });
+        Ok(Self { algorithm, chunks: chunks.transpose()?, single_step: false })
+    }
+}
+
+/// A plan that was considered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its name.
+    pub algorithm: String,
+    /// Chunks for the message asked about.
+    pub chunks: u64,
+    /// Most lanes of a rank.
+    pub lanes: usize,
+    /// Predicted seconds.
+    pub seconds: f64,
+    /// What sets its pace.
+    pub limit: String,
+}
+
+/// The plan chosen, and why.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Its prediction.
+    pub chosen: Candidate,
+    /// All that were considered, the fastest first; the chosen one is among them.
+    pub candidates: Vec<Candidate>,
+    /// The least time possible.
+    pub bound: Bound,
+    /// Bytes of the larger buffer that this was asked for.
+    pub bytes: u64,
+}
+
+impl Choice {
+    /// Bytes of the larger buffer over predicted seconds.
+    pub fn algbw(&self) -> f64 {
+        if self.chosen.seconds > 0.0 { self.bytes as f64 / self.chosen.seconds } else { 0.0 }
+    }
+
+    /// Bound over prediction: 1 is perfect.
+    pub fn ratio(&self) -> f64 {
+        if self.chosen.seconds > 0.0 { self.bound.seconds / self.chosen.seconds } else { 1.0 }
+    }
+}
+
+/// The plan of least predicted time for a message of `bytes` in its larger buffer.
+///
+/// # Errors
+/// [`Error::Plan`] where no builder can make one, or not the one wished for.
+pub fn choose(
+    topology: &Topology,
+    placement: &Placement,
+    collective: Collective,
+    bytes: u64,
+    wish: &Wish,
+) -> Result<Choice> {
+    let most = most_chunk(topology, placement, bytes);
+    let request = Request { collective, hosts: placement.hosts(), chunk_bytes: most };
+    let plans = candidates(request, &placement.levels(), wish)?;
+    let mut timed: Vec<(Candidate, Plan)> = Vec::new();
+    for mut plan in plans {
+        let cost = Cost::of(topology, placement, &plan)?;
+        plan.chunk_bytes = match wish.chunks {
+            Some(chunks) => bytes.div_ceil(chunks).max(1),
+            None => cost.chunk(bytes, most),
+        };
+        let candidate = Candidate {
+            algorithm: plan.algorithm.clone(),
+            chunks: plan.chunks(bytes),
+            lanes: plan.lanes(),
+            seconds: cost.seconds(bytes, plan.chunk_bytes),
+            limit: cost.limit,
+        };
+        timed.push((candidate, plan));
+    }
+    let least = timed.iter().map(|(c, _)| c.seconds).fold(f64::INFINITY, f64::min);
+    // Builders come simplest first.
+    let Some(pick) = timed.iter().position(|(c, _)| c.seconds <= least * (1.0 + TIE)) else {
+        return Err(Error::Plan(format!(
+            "no builder makes {collective} among {} ranks",
+            placement.ranks()
+        )));
+    };
+    let (chosen, plan) = timed[pick].clone();
+    let mut candidates: Vec<Candidate> = timed.into_iter().map(|(c, _)| c).collect();
+    candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    Ok(Choice {
+        plan: Arc::new(plan),
+        chosen,
+        candidates,
+        bound: bound(topology, placement, collective, bytes),
+        bytes,
+    })
+}
+
+/// Every plan worth timing, simplest first.
+fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<Plan>> {
+    let n = request.hosts.len();
+    let wanted = |name: &str| wish.algorithm.as_deref().is_none_or(|a| a == name);
+    if let Some(name) = wish.algorithm.as_deref().filter(|a| !builders::NAMES.contains(a)) {
+        return Err(Error::Plan(format!(
+            "there is no algorithm `{name}`; {} are",
+            builders::NAMES.join(", ")
+        )));
+    }
+    if let Collective::Broadcast { root } = request.collective {
+        return match &wish.algorithm {
+            Some(name) if name != "direct" => {
+                Err(Error::Plan(format!("`{name}` makes no broadcast; `direct` does")))
+            }
+            _ => Ok(vec![builders::broadcast(request, root)?]),
+        };
+    }
+    let forced = wish.algorithm.is_some();
+    let mut plans = Vec::new();
+    let mut reasons: Vec<Error> = Vec::new();
+    let mut offer = |plan: Result<Plan>| {
+        match plan {
+        Ok(plan) if wish.single_step && !plan.single_step() => reasons.push(Error::Plan(format!(
+            "`{}` combines in several steps, in which the sum for an integer average could wrap; one-shot and two-shot do not",
+            plan.algorithm
+        ))),
+        Ok(plan) => plans.push(plan),
+        Err(reason) => reasons.push(reason),
+    }
+    };
+    let small = n <= DIRECT_MOST || forced || wish.single_step;
+    if request.collective == Collective::AllReduce && wanted("one-shot") && small {
+        offer(builders::one_shot(request));
+    }
+    if (wanted("two-shot") || wanted("direct")) && small {
+        offer(builders::two_shot(request));
+    }
+    if wanted("ring") {
+        offer(builders::ring(request));
+    }
+    if wanted("hierarchical") {
+        if sizes.len() > 1 {
+            for inner in [Method::Direct, Method::Ring] {
+                for outer in [Method::Ring, Method::Direct] {
+                    let last = sizes.len() - 1;
+                    if outer == Method::Direct && sizes[last] > DIRECT_MOST {
+                        continue;
+                    }
+                    let level = |(i, ranks): (usize, &usize)| Level {
+                        ranks: *ranks,
+                        method: if i == last { outer } else { inner },
+                    };
+                    let levels: Vec<Level> = sizes.iter().enumerate().map(level).collect();
+                    offer(builders::hierarchical(request, &levels));
+                }
+            }
+        } else if forced {
+            offer(Err(Error::Plan(
+                "these ranks have one level only, a host or a CPU; `hierarchical` needs two".into(),
+            )));
+        }
+    }
+    match (plans.is_empty(), reasons.into_iter().next()) {
+        (true, Some(reason)) => Err(reason),
+        _ => Ok(plans),
+    }
+}
+
+/// The largest chunk that is worth while: on host ranks, what goes through staging should stay in a core's cache.
+fn most_chunk(topology: &Topology, placement: &Placement, bytes: u64) -> u64 {
+    let cpu = placement.devices().iter().filter_map(|d| topology.device(*d).cpu.as_ref()).next();
+    match cpu {
+        Some(cpu) => cpu.l2.map_or(HOST_CHUNK, |l2| (l2 / 4).max(64 << 10)),
+        None => bytes.max(1),
+    }
+}

@@ -1,0 +1,20 @@
+//! What every rank does in a collective: the program, where it comes from, what it costs and why it is right.
+//!
+//! A [`Plan`] says nothing of CUDA, shared memory or UCX, and never touches a device. [`builders`] make plans,
+//! [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least possible one, [`choose`] picks and
+//! [`explain`] says why.
+
+pub mod bound;
+pub mod builders;
+pub mod choose;
+pub mod cost;
+pub mod explain;
+mod ir;
+mod layout;
+mod placement;
+mod verify;
+
+pub use ir::{Buffer, Collective, Instruction, Lane, Parts, Plan, Program, Span};
+pub use layout::{Layout, message_bytes};
+pub use placement::Placement;
+pub use verify::{Refusal, verify};

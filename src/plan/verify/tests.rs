@@ -1,0 +1,271 @@
+use super::*;
+use crate::plan::Lane;
+use crate::plan::builders::{self, Level, Method, Request};
+use proptest::prelude::*;
+
+const ALL: [Collective; 4] = [
+    Collective::AllReduce,
+    Collective::ReduceScatter,
+    Collective::AllGather,
+    Collective::Broadcast { root: 0 },
+];
+
+fn two_shot(ranks: usize) -> Plan {
+    builders::two_shot(Request {
+        collective: Collective::AllReduce,
+        hosts: &vec![0; ranks],
+        chunk_bytes: 1 << 20,
+    })
+    .unwrap()
+}
+
+fn refused(plan: &Plan) -> Refusal {
+    let refusal = verify(plan, &vec![0; plan.ranks()]).unwrap_err();
+    let text = refusal.to_string();
+    assert!(refusal.at.is_none() || text.contains("instruction"), "{text}");
+    refusal
+}
+
+/// Index of the first instruction of lane 0 that `pick` takes.
+fn find(plan: &Plan, rank: usize, pick: impl Fn(&Instruction) -> bool) -> usize {
+    plan.programs[rank].lanes[0].0.iter().position(pick).unwrap()
+}
+
+#[test]
+fn a_dropped_contribution_is_refused() {
+    let mut plan = two_shot(4);
+    let i = find(&plan, 2, |i| matches!(i, Instruction::Reduce { .. }));
+    if let Instruction::Reduce { srcs, .. } = &mut plan.programs[2].lanes[0].0[i] {
+        srcs.remove(3);
+    }
+    let r = refused(&plan);
+    assert_eq!((r.fault, r.at), (Fault::Dropped, Some(Location { rank: 2, lane: 0, index: i })));
+    assert!(r.to_string().contains("without rank 3"), "{r}");
+}
+
+#[test]
+fn an_output_never_written_is_refused() {
+    let mut plan = two_shot(3);
+    let i = plan.programs[1].lanes[0].0.len() - 1;
+    plan.programs[1].lanes[0].0.remove(i);
+    let r = refused(&plan);
+    assert_eq!(r.fault, Fault::Dropped);
+    assert!(r.to_string().contains("rank 1 ends with nothing in part"), "{r}");
+}
+
+#[test]
+fn a_doubled_contribution_is_refused() {
+    let mut plan = two_shot(4);
+    let i = find(&plan, 0, |i| matches!(i, Instruction::Reduce { .. }));
+    if let Instruction::Reduce { srcs, .. } = &mut plan.programs[0].lanes[0].0[i] {
+        srcs[3] = srcs[1];
+    }
+    let r = refused(&plan);
+    assert_eq!((r.fault, r.at.unwrap().index), (Fault::Doubled, i));
+    assert!(r.to_string().contains("rank 1 twice"), "{r}");
+}
+
+#[test]
+fn a_read_before_its_write_is_refused() {
+    let mut plan = two_shot(2);
+    // The peer tells before it has copied.
+    let i = find(&plan, 1, |i| matches!(i, Instruction::Copy { .. }));
+    plan.programs[1].lanes[0].0.swap(i, i + 1);
+    let r = refused(&plan);
+    assert!(matches!(r.fault, Fault::ReadBeforeWrite | Fault::UnorderedRead), "{r}");
+    assert_eq!(
+        r.at.unwrap().rank,
+        if r.fault == Fault::ReadBeforeWrite { 0 } else { r.at.unwrap().rank }
+    );
+}
+
+#[test]
+fn a_missing_wait_is_refused() {
+    for victim in 0..4 {
+        let whole = two_shot(4);
+        let waits: Vec<usize> = (0..whole.programs[victim].lanes[0].0.len())
+            .filter(|&i| matches!(whole.programs[victim].lanes[0].0[i], Instruction::Await { .. }))
+            .collect();
+        for wait in waits {
+            let mut plan = whole.clone();
+            let Instruction::Await { from, flag, .. } =
+                plan.programs[victim].lanes[0].0.remove(wait)
+            else {
+                panic!()
+            };
+            let gone = |i: &Instruction| *i == Instruction::Notify { to: victim as u32, flag };
+            plan.programs[from as usize].lanes[0].0.retain(|i| !gone(i));
+            let r = refused(&plan);
+            assert!(matches!(r.fault, Fault::ReadBeforeWrite | Fault::UnorderedRead), "{r}");
+        }
+    }
+}
+
+#[test]
+fn unordered_writes_to_one_place_are_refused() {
+    let mut plan = two_shot(2);
+    plan.programs[0].lanes.push(Lane(vec![Instruction::Copy {
+        parts: Parts { first: 1, count: 1 },
+        src: Span { buffer: Buffer::Input, owner: None, at: 1 },
+        dst: Span { buffer: Buffer::Output, owner: None, at: 1 },
+    }]));
+    let r = refused(&plan);
+    assert_eq!(r.fault, Fault::UnorderedWrites, "{r}");
+}
+
+#[test]
+fn scratch_reused_too_early_is_refused() {
+    let request = Request { collective: Collective::AllReduce, hosts: &[0; 2], chunk_bytes: 64 };
+    let mut plan = builders::one_shot(request).unwrap();
+    plan.depth = 1;
+    let r = refused(&plan);
+    assert_eq!(r.fault, Fault::UnorderedRead, "{r}");
+    assert!(r.to_string().contains("nothing orders"), "{r}");
+}
+
+#[test]
+fn a_cyclic_wait_is_refused() {
+    let mut plan = two_shot(2);
+    for rank in 0..2 {
+        // Both wait for the other before they tell it.
+        let code = &mut plan.programs[rank].lanes[0].0;
+        let tell = code.iter().position(|i| matches!(i, Instruction::Notify { .. })).unwrap();
+        let wait = code.iter().position(|i| matches!(i, Instruction::Await { .. })).unwrap();
+        code.swap(tell, wait);
+    }
+    let r = refused(&plan);
+    assert_eq!(r.fault, Fault::CyclicWait, "{r}");
+    assert!(r.to_string().contains("waits for itself: rank"), "{r}");
+    assert!(r.at.is_some());
+}
+
+#[test]
+fn a_ring_of_sends_that_all_go_first_twice_is_refused() {
+    let mut plan = builders::ring(Request {
+        collective: Collective::AllReduce,
+        hosts: &[0, 1],
+        chunk_bytes: 1024,
+    })
+    .unwrap();
+    for program in &mut plan.programs {
+        // Two sends in a row need a channel of two parts; one is all that is promised.
+        program.lanes[0].0.sort_by_key(|i| !matches!(i, Instruction::Send { .. }));
+    }
+    assert!(verify(&plan, &[0, 1]).is_err());
+}
+
+#[test]
+fn bits_that_would_differ_are_refused() {
+    let mut plan = builders::one_shot(Request {
+        collective: Collective::AllReduce,
+        hosts: &[0; 3],
+        chunk_bytes: 64,
+    })
+    .unwrap();
+    let i = find(&plan, 1, |i| matches!(i, Instruction::Reduce { .. }));
+    if let Instruction::Reduce { srcs, .. } = &mut plan.programs[1].lanes[0].0[i] {
+        srcs.reverse();
+    }
+    assert_eq!(refused(&plan).fault, Fault::DifferentBits);
+}
+
+#[test]
+fn indices_from_outside_never_panic() {
+    let huge = Span { buffer: Buffer::Output, owner: Some(u32::MAX), at: u32::MAX };
+    let parts = Parts { first: u32::MAX, count: u32::MAX };
+    let cases = [
+        Instruction::Copy { parts, src: huge, dst: huge },
+        Instruction::Reduce {
+            parts: Parts { first: 0, count: 1 },
+            srcs: vec![],
+            dst: huge,
+            finish: true,
+        },
+        Instruction::Send {
+            parts: Parts { first: 0, count: 1 },
+            to: u32::MAX,
+            channel: u32::MAX,
+            src: huge,
+        },
+        Instruction::Notify { to: u32::MAX, flag: 0 },
+        Instruction::Await { from: 0, flag: u32::MAX, lag: u32::MAX },
+    ];
+    for i in cases {
+        let mut plan = two_shot(2);
+        plan.programs[0].lanes[0].0.insert(0, i);
+        refused(&plan);
+    }
+    for hosts in [vec![], vec![0], vec![0; 3]] {
+        assert_eq!(verify(&two_shot(2), &hosts).unwrap_err().fault, Fault::Malformed);
+    }
+    let mut plan = two_shot(2);
+    plan.programs.clear();
+    assert_eq!(refused(&plan).fault, Fault::Malformed);
+}
+
+#[test]
+fn memory_of_another_host_is_refused() {
+    let r = verify(&two_shot(4), &[0, 0, 1, 1]).unwrap_err();
+    assert!(r.to_string().contains("another host"), "{r}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn every_plan_that_is_built_is_right(
+        sizes in prop::collection::vec(1usize..5, 1..4), rings in prop::collection::vec(any::<bool>(), 3),
+        local in any::<bool>(), which in 0usize..3,
+    ) {
+        let ranks: usize = sizes.iter().product();
+        // One host in all, or one for each innermost group.
+        let hosts: Vec<usize> = (0..ranks).map(|r| if local { 0 } else { r / sizes[0] }).collect();
+        let levels: Vec<Level> = sizes.iter().zip(&rings).map(|(&ranks, &ring)| Level {
+            ranks, method: if ring { Method::Ring } else { Method::Direct },
+        }).collect();
+        let plan = builders::hierarchical(Request { collective: ALL[which], hosts: &hosts, chunk_bytes: 999 }, &levels).unwrap();
+        if let Err(r) = verify(&plan, &hosts) {
+            return Err(TestCaseError::fail(format!("{} of {}: {r}", plan.algorithm, plan.collective)));
+        }
+    }
+
+    #[test]
+    fn every_broadcast_is_right(hosts in prop::collection::vec(0usize..3, 1..9), pick in any::<prop::sample::Index>()) {
+        let root = pick.index(hosts.len());
+        let plan = builders::broadcast(
+            Request { collective: Collective::Broadcast { root }, hosts: &hosts, chunk_bytes: 999 }, root).unwrap();
+        if let Err(r) = verify(&plan, &hosts) {
+            return Err(TestCaseError::fail(r.to_string()));
+        }
+    }
+
+    /// Removing any one ordering or data instruction breaks a plan; the proof notices each.
+    #[test]
+    fn nothing_in_a_plan_is_superfluous(ranks in 2usize..5, ring in any::<bool>(), pick in any::<prop::sample::Index>()) {
+        let request = Request { collective: Collective::AllReduce, hosts: &vec![0; ranks], chunk_bytes: 64 };
+        let mut plan = if ring { builders::ring(request) } else { builders::two_shot(request) }.unwrap();
+        let total: usize = plan.programs.iter().map(|p| p.lanes[0].0.len()).sum();
+        let mut at = pick.index(total);
+        for p in &mut plan.programs {
+            let code = &mut p.lanes[0].0;
+            if at < code.len() { code.remove(at); break; }
+            at -= code.len();
+        }
+        prop_assert!(verify(&plan, &vec![0; ranks]).is_err());
+    }
+}
+
+#[test]
+fn one_shot_is_right_for_any_number_of_ranks() {
+    for ranks in 1..9 {
+        let hosts = vec![7; ranks];
+        let plan = builders::one_shot(Request {
+            collective: Collective::AllReduce,
+            hosts: &hosts,
+            chunk_bytes: 64,
+        })
+        .unwrap();
+        verify(&plan, &hosts).unwrap();
+        assert!(ranks == 1 || plan.single_step());
+    }
+}

@@ -1,0 +1,3 @@
+//! Where instructions run.
+
+pub(crate) mod host;

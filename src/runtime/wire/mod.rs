@@ -1,0 +1,3 @@
+//! What carries notices and data between ranks.
+
+pub(crate) mod shm;

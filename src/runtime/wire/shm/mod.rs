@@ -1,0 +1,7 @@
+//! Ranks of one host: a memory segment that all of them map.
+
+mod bell;
+mod liveness;
+mod segment;
+
+pub(crate) use segment::{CELLS, Descriptor, MAX_RANKS, Segment};

@@ -1,0 +1,96 @@
+//! What a topology's nodes are.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// An accelerator.
+    Gpu,
+    /// One NUMA node: its cores and its memory.
+    Cpu,
+    /// A PCIe switch.
+    PciSwitch,
+    /// The NVSwitches of a host, taken as one.
+    NvSwitch,
+    /// One port of a network card.
+    Nic,
+    /// A switch of the network between hosts.
+    NetSwitch,
+}
+
+impl DeviceKind {
+    /// The word used in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+            Self::PciSwitch => "pci-switch",
+            Self::NvSwitch => "nv-switch",
+            Self::Nic => "nic",
+            Self::NetSwitch => "net-switch",
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Device {
+    /// Unique in the topology, such as `gpu0` or `host1/gpu0`.
+    pub id: String,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Model or interface, for people; may be empty.
+    pub name: String,
+    /// Its host; `None` for switches of the network.
+    pub host: Option<usize>,
+    /// Index among its kind in its host.
+    pub index: usize,
+    /// PCI address, as `0000:3b:00.0`.
+    pub bus: Option<String>,
+    /// Index of the nearest NUMA node in its host.
+    pub numa: Option<usize>,
+    /// What is known of a [`DeviceKind::Cpu`].
+    pub cpu: Option<CpuInfo>,
+    /// Who says that it exists: `hwloc`, a file, a data sheet.
+    pub source: String,
+}
+
+/// Cores and memory of one NUMA node. Sizes are bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CpuInfo {
+    /// Which socket.
+    #[serde(default)]
+    pub package: usize,
+    /// Physical cores.
+    #[serde(default)]
+    pub cores: usize,
+    /// The hardware threads that this process may use, as the system numbers them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pus: Vec<usize>,
+    /// One first-level data cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l1d: Option<u64>,
+    /// One second-level cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l2: Option<u64>,
+    /// One third-level cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub l3: Option<u64>,
+    /// Memory of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Bytes per second that one core copies from memory to memory, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_rate: Option<f64>,
+}

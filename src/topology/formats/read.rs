@@ -1,0 +1,57 @@
+//! A file's text, within bounds.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::topology::Topology;
+use crate::{Error, Result};
+
+/// The largest file that is read.
+const MAX_BYTES: u64 = 16 << 20;
+
+impl Topology {
+    /// Reads a topology file.
+    ///
+    /// # Errors
+    /// [`Error::File`] where it cannot be read, is no regular file or is larger than 16 MiB, and
+    /// [`Error::TopologyFile`] with line and field where it is not right.
+    pub fn read(path: &Path) -> Result<Self> {
+        let fail = |message: String| Error::File { path: path.into(), message };
+        // Looked at before it is opened: opening a FIFO would wait for its writer.
+        let about = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
+        if !about.is_file() {
+            return Err(fail("this is no regular file; a topology file is expected".into()));
+        }
+        let large = || {
+            fail(format!(
+                "larger than {} MiB, the most that a topology file may have",
+                MAX_BYTES >> 20
+            ))
+        };
+        if about.len() > MAX_BYTES {
+            return Err(large());
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(|e| fail(e.to_string()))?;
+        // What is in /proc says it is empty, and a file may grow.
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(large());
+        }
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let line = e.as_bytes()[..e.utf8_error().valid_up_to()]
+                .iter()
+                .filter(|b| **b == b'\n')
+                .count()
+                + 1;
+            Error::TopologyFile {
+                file: path.display().to_string(),
+                line: Some(line),
+                field: None,
+                message: "this is no UTF-8 text; a topology file in TOML is expected".into(),
+            }
+        })?;
+        Self::from_toml(&text, &path.display().to_string())
+    }
+}

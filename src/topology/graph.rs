@@ -1,0 +1,170 @@
+//! The graph.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+use crate::topology::{Device, DeviceKind, Link};
+use crate::{Error, Result};
+
+/// A device of one topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub(crate) NodeIndex);
+
+/// A link of one topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(crate) EdgeIndex);
+
+/// Devices and links of one host or of several.
+#[derive(Debug, Clone)]
+pub struct Topology {
+    pub(super) name: String,
+    pub(super) source: String,
+    pub(super) graph: DiGraph<Device, Link>,
+    pub(super) ids: HashMap<String, NodeIndex>,
+    pub(super) notices: Vec<String>,
+}
+
+impl PartialEq for Topology {
+    /// Equal devices and equal links, in the same order. Notices are remarks and do not count.
+    fn eq(&self, other: &Self) -> bool {
+        let links = |t: &Self| t.links().map(|(_, a, b, l)| (a, b, l.clone())).collect::<Vec<_>>();
+        self.name == other.name
+            && self.source == other.source
+            && self.devices().map(|(_, d)| d).eq(other.devices().map(|(_, d)| d))
+            && links(self) == links(other)
+    }
+}
+
+impl Topology {
+    /// No devices.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            source: String::new(),
+            graph: DiGraph::new(),
+            ids: HashMap::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// This machine, or what `TOPOCOLL_TOPOLOGY` names: a file to use instead.
+    ///
+    /// # Errors
+    /// [`Error::Detect`] where hwloc fails altogether; what is missing in part is in [`Topology::notices`]. Errors of
+    /// [`Topology::read`] for the file.
+    pub fn detect() -> Result<Self> {
+        match std::env::var_os("TOPOCOLL_TOPOLOGY").filter(|f| !f.is_empty()) {
+            Some(file) => Self::read(Path::new(&file)),
+            None => super::detect::detect(),
+        }
+    }
+
+    /// Adds a device.
+    ///
+    /// # Errors
+    /// [`Error::Topology`] where another has its id.
+    pub fn add_device(&mut self, device: Device) -> Result<DeviceId> {
+        if self.ids.contains_key(&device.id) {
+            return Err(Error::Topology(format!(
+                "there are two devices `{}`; ids must differ",
+                device.id
+            )));
+        }
+        let id = device.id.clone();
+        let node = self.graph.add_node(device);
+        self.ids.insert(id, node);
+        Ok(DeviceId(node))
+    }
+
+    /// Adds one direction of a link.
+    pub fn add_link(&mut self, from: DeviceId, to: DeviceId, link: Link) -> LinkId {
+        LinkId(self.graph.add_edge(from.0, to.0, link))
+    }
+
+    /// Adds both directions of a link.
+    pub fn connect(&mut self, a: DeviceId, b: DeviceId, link: Link) {
+        self.add_link(a, b, link.clone());
+        self.add_link(b, a, link);
+    }
+
+    /// Says something about this topology that people should know.
+    pub(crate) fn notice(&mut self, text: impl Into<String>) {
+        self.notices.push(text.into());
+    }
+
+    /// What was missing, contradictory or assumed.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// All devices.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.graph.node_indices().map(|n| (DeviceId(n), &self.graph[n]))
+    }
+
+    /// All links: id, from, to, link.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, DeviceId, DeviceId, &Link)> {
+        self.graph
+            .edge_references()
+            .map(|e| (LinkId(e.id()), DeviceId(e.source()), DeviceId(e.target()), e.weight()))
+    }
+
+    /// A device. The id must be of this topology.
+    pub fn device(&self, id: DeviceId) -> &Device {
+        &self.graph[id.0]
+    }
+
+    /// A device to change. Its `id` must stay.
+    pub fn device_mut(&mut self, id: DeviceId) -> &mut Device {
+        &mut self.graph[id.0]
+    }
+
+    /// A link. The id must be of this topology.
+    pub fn link(&self, id: LinkId) -> &Link {
+        &self.graph[id.0]
+    }
+
+    /// A link to change.
+    pub fn link_mut(&mut self, id: LinkId) -> &mut Link {
+        &mut self.graph[id.0]
+    }
+
+    /// From where to where a link leads.
+    pub fn endpoints(&self, id: LinkId) -> (DeviceId, DeviceId) {
+        self.graph.edge_endpoints(id.0).map_or_else(
+            || (DeviceId(NodeIndex::end()), DeviceId(NodeIndex::end())),
+            |(a, b)| (DeviceId(a), DeviceId(b)),
+        )
+    }
+
+    /// The device with this id.
+    pub fn find(&self, id: &str) -> Option<DeviceId> {
+        self.ids.get(id).copied().map(DeviceId)
+    }
+
+    /// All devices of a kind, by host and index.
+    pub fn of_kind(&self, kind: DeviceKind) -> Vec<DeviceId> {
+        let mut found: Vec<DeviceId> =
+            self.devices().filter(|(_, d)| d.kind == kind).map(|(id, _)| id).collect();
+        found.sort_by_key(|id| (self.device(*id).host, self.device(*id).index));
+        found
+    }
+
+    /// How many hosts.
+    pub fn hosts(&self) -> usize {
+        self.graph.node_weights().filter_map(|d| d.host).max().map_or(0, |h| h + 1)
+    }
+
+    /// Names this topology: the same devices, links and figures give the same number in every process.
+    pub fn fingerprint(&self) -> u64 {
+        crate::fnv(self.to_toml().as_bytes())
+    }
+}

@@ -1,0 +1,17 @@
+//! The machine: devices, the links between them, what each link carries and who says so.
+//!
+//! A [`Topology`] comes from [`Topology::detect`] (hwloc) or from a file ([`Topology::read`]). Links are directed, one
+//! edge for each direction. [`Topology::route`] finds the way from one device to another.
+
+mod cluster;
+mod detect;
+mod device;
+mod formats;
+mod graph;
+mod link;
+mod route;
+
+pub use device::{CpuInfo, Device, DeviceKind};
+pub use graph::{DeviceId, LinkId, Topology};
+pub use link::{Link, LinkKind, Origin};
+pub use route::{PathClass, Route};
