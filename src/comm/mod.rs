@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::bootstrap::{World, join, timeout};
 use crate::plan::Placement;
+use crate::plan::choose::Wish;
 use crate::runtime::engine::Patience;
 use crate::runtime::wire::shm::{MAX_RANKS, Segment};
 use crate::topology::Topology;
@@ -74,9 +75,11 @@ impl Communicator {
         let placement = Placement::on_host(&topology, ranks)?;
         let all: Vec<usize> = (0..ranks).collect();
         let segment = Arc::new(Segment::create(ranks, staging(ranks), &all)?);
-        let patience = patience(ranks)?;
-        let make =
-            |rank| Self::new(segment.clone(), rank, topology.clone(), placement.clone(), patience);
+        let (patience, wish) = (patience(ranks)?, Wish::from_env()?);
+        let make = |rank| {
+            let plans = Plans::new(placement.clone(), rank, wish.clone());
+            Self::new(segment.clone(), rank, topology.clone(), plans, patience)
+        };
         Ok(all.into_iter().map(make).collect())
     }
 
@@ -101,29 +104,29 @@ impl Communicator {
         let text = String::from_utf8(joined.note)
             .map_err(|_| Error::Bootstrap("rank 0 sent a topology that is no text".into()))?;
         let topology = Arc::new(Topology::from_toml(&text, "rank 0's topology")?);
-        let placement = Placement::on_host(&topology, world.size)?;
-        Ok(Self::new(
-            Arc::new(joined.segment),
-            world.rank,
-            topology,
-            placement,
-            patience(world.size)?,
-        ))
+        let plans =
+            Plans::new(Placement::on_host(&topology, world.size)?, world.rank, Wish::from_env()?);
+        Ok(Self::new(Arc::new(joined.segment), world.rank, topology, plans, patience(world.size)?))
     }
 
     fn new(
         segment: Arc<Segment>,
         rank: usize,
         topology: Arc<Topology>,
-        placement: Placement,
+        plans: Plans,
         patience: Patience,
     ) -> Self {
-        let plans = Plans::new(placement, rank);
         let state = Mutex::new(State { sequence: 0, broken: None, plans });
         Self {
             core: Arc::new(Core { segment, rank, topology, patience, state }),
             progress: Mutex::new(None),
         }
+    }
+
+    /// From the next call on, plans are made with `wish` instead of what `TOPOCOLL_ALGO` and `TOPOCOLL_CHUNKS` said.
+    /// All ranks must do the same: where plans differ, calls fail with [`Error::Disagreement`].
+    pub fn prefer(&self, wish: Wish) {
+        self.core.state().plans.prefer(wish);
     }
 
     /// This rank, from 0.

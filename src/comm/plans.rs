@@ -18,11 +18,16 @@ struct Key {
     class: u64,
     /// Integers averaged: only plans that combine in one step are exact.
     single_step: bool,
+    /// Index of what was wished for.
+    wish: usize,
 }
 
 pub(super) struct Plans {
     placement: Placement,
     rank: usize,
+    /// All that were wished for so far, and which is now.
+    wishes: Vec<Wish>,
+    wish: usize,
     ready: HashMap<Key, Arc<Ready>>,
 }
 
@@ -34,8 +39,15 @@ pub(super) struct Ready {
 }
 
 impl Plans {
-    pub fn new(placement: Placement, rank: usize) -> Self {
-        Self { placement, rank, ready: HashMap::new() }
+    pub fn new(placement: Placement, rank: usize, wish: Wish) -> Self {
+        Self { placement, rank, wishes: vec![wish], wish: 0, ready: HashMap::new() }
+    }
+
+    pub fn prefer(&mut self, wish: Wish) {
+        self.wish = self.wishes.iter().position(|w| *w == wish).unwrap_or(self.wishes.len());
+        if self.wish == self.wishes.len() {
+            self.wishes.push(wish);
+        }
     }
 
     pub fn get(
@@ -48,22 +60,17 @@ impl Plans {
     ) -> Result<Arc<Ready>> {
         let class = bytes.max(1).checked_next_power_of_two().unwrap_or(1 << 63);
         let single_step = op == Some(ReduceOp::Avg) && dtype.is_integer();
-        let key = Key { collective, width: dtype.width(), class, single_step };
+        let key = Key { collective, width: dtype.width(), class, single_step, wish: self.wish };
         if let Some(ready) = self.ready.get(&key) {
             return Ok(ready.clone());
         }
-        let choice = self.choose(topology, &key)?;
+        let choice = self.explain(topology, collective, class, dtype, op)?;
         verify(&choice.plan, self.placement.hosts())?;
         let id =
             crate::fnv(format!("{} {}", choice.plan.algorithm, choice.plan.chunk_bytes).as_bytes());
         let ready = Arc::new(Ready { code: Code::new(choice.plan, self.rank)?, id });
         self.ready.insert(key, ready.clone());
         Ok(ready)
-    }
-
-    fn choose(&self, topology: &Topology, key: &Key) -> Result<Choice> {
-        let wish = Wish { single_step: key.single_step, ..Wish::from_env()? };
-        choose(topology, &self.placement, key.collective, key.class, &wish)
     }
 
     /// What would be chosen for a message of `bytes`, with its reasons.
@@ -76,7 +83,7 @@ impl Plans {
         op: Option<ReduceOp>,
     ) -> Result<Choice> {
         let single_step = op == Some(ReduceOp::Avg) && dtype.is_integer();
-        let wish = Wish { single_step, ..Wish::from_env()? };
+        let wish = Wish { single_step, ..self.wishes[self.wish].clone() };
         choose(topology, &self.placement, collective, bytes, &wish)
     }
 }

@@ -1,0 +1,123 @@
+//! `topo-bench plan`.
+
+use std::path::PathBuf;
+
+use topocoll::plan::choose::{Choice, Wish, choose};
+use topocoll::plan::{Collective, Placement, verify};
+use topocoll::topology::{DeviceKind, Topology};
+use topocoll::{DType, ReduceOp};
+
+use crate::{Result, detect, output, sizes};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A topology file; this machine otherwise.
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// So many of it, joined by its network.
+    #[arg(long, value_name = "N")]
+    hosts: Option<usize>,
+    /// Ranks on the CPUs of a machine without GPUs; one a core otherwise. With GPUs there is one a GPU.
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+    /// all-reduce, reduce-scatter, all-gather or broadcast.
+    #[arg(long, default_value = "all-reduce", value_parser = collective)]
+    collective: Collective,
+    /// Bytes of the larger buffer.
+    #[arg(long, default_value = "256M", value_parser = sizes::parse)]
+    size: u64,
+    /// The element type.
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+    /// The reduction; an average of integers rules out plans of several steps.
+    #[arg(long, default_value = "sum")]
+    op: ReduceOp,
+    /// one-shot, two-shot, direct, ring or hierarchical, instead of the best.
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<String>,
+    /// So many chunks, instead of the best number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    chunks: Option<u64>,
+    /// Why this one: prediction, bound, bottleneck and the other candidates.
+    #[arg(long)]
+    explain: bool,
+    /// As JSON: to FILE, or to the standard output.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+fn collective(text: &str) -> std::result::Result<Collective, String> {
+    Ok(match text {
+        "all-reduce" => Collective::AllReduce,
+        "reduce-scatter" => Collective::ReduceScatter,
+        "all-gather" => Collective::AllGather,
+        "broadcast" => Collective::Broadcast { root: 0 },
+        _ => {
+            return Err(format!(
+                "`{text}` is no collective; all-reduce, reduce-scatter, all-gather or broadcast is"
+            ));
+        }
+    })
+}
+
+/// One rank a GPU, or `ranks` on the CPUs of a machine without any.
+pub fn placement(t: &Topology, ranks: Option<usize>) -> Result<Placement> {
+    if !t.of_kind(DeviceKind::Gpu).is_empty() && ranks.is_none() {
+        return Ok(Placement::gpus(t)?);
+    }
+    let cores: usize = t
+        .of_kind(DeviceKind::Cpu)
+        .iter()
+        .filter_map(|c| t.device(*c).cpu.as_ref())
+        .map(|c| c.pus.len().max(c.cores))
+        .sum();
+    let ranks = ranks.unwrap_or(cores.clamp(2, 64));
+    if ranks == 0 || ranks > 1 << 16 {
+        return Err(format!("{ranks} ranks: 1 to {} are expected", 1 << 16).into());
+    }
+    Ok(Placement::on_host(t, ranks)?)
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let t = detect::topology(args.topology.as_ref(), args.hosts)?;
+    let width = args.dtype.width() as u64;
+    if args.size < width {
+        return Err(format!(
+            "--size {}: at least one {} of {width} byte(s) is needed",
+            args.size, args.dtype
+        )
+        .into());
+    }
+    if args.size > 1 << 62 {
+        return Err(format!("--size {}: more than 2^62 bytes are no message", args.size).into());
+    }
+    let placement = placement(&t, args.ranks)?;
+    let env = Wish::from_env()?;
+    let wish = Wish {
+        algorithm: args.algorithm.clone().or(env.algorithm),
+        chunks: args.chunks.or(env.chunks),
+        single_step: args.collective.reduces()
+            && args.op == ReduceOp::Avg
+            && args.dtype.is_integer(),
+    };
+    let choice = choose(&t, &placement, args.collective, args.size, &wish)?;
+    verify(&choice.plan, placement.hosts())?;
+    if let Some(to) = &args.json {
+        return output::json(&choice.to_json(), to);
+    }
+    output::print(&if args.explain { choice.explain() } else { brief(&choice) });
+    Ok(())
+}
+
+fn brief(c: &Choice) -> String {
+    format!(
+        "{}: {} chunk(s), {} lane(s), predicted {}, bound {} ({:.2} of it reached), algbw {:.2} GB/s, proved\n",
+        c.chosen.algorithm,
+        c.chosen.chunks,
+        c.chosen.lanes,
+        topocoll::text::time(c.chosen.seconds),
+        topocoll::text::time(c.bound.seconds),
+        c.ratio(),
+        c.algbw() / 1e9,
+    )
+}
