@@ -2,8 +2,7 @@
 
 /// Bytes for people, in the 1024s that collectives are measured in.
 pub fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] =
-        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match UNITS.iter().find(|(_, n)| bytes >= *n) {
         Some((unit, n)) if bytes.is_multiple_of(*n) => format!("{} {unit}", bytes / n),
         Some((unit, n)) => format!("{:.1} {unit}", bytes as f64 / *n as f64),

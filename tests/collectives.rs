@@ -96,11 +96,7 @@ fn check<T: Number>(ranks: usize, count: usize, op: ReduceOp, seed: u64) {
         for (i, got) in output.iter().enumerate() {
             let all: Vec<T> = (0..ranks).map(|r| T::random(seed, r, i)).collect();
             let want = T::reference(op, &all);
-            assert!(
-                got.matches(&want),
-                "{op} {} of {count}, element {i}: {got:?}, expected {want:?}",
-                T::DTYPE
-            );
+            assert!(got.matches(&want), "{op} {} of {count}, element {i}: {got:?}, expected {want:?}", T::DTYPE);
         }
         // An odd start: nothing may rely on alignment.
         let mut shifted = vec![T::default(); count + 1];
@@ -113,13 +109,8 @@ fn check<T: Number>(ranks: usize, count: usize, op: ReduceOp, seed: u64) {
         let mut mine = vec![T::default(); block];
         c.reduce_scatter(&input, &mut mine, op).unwrap();
         for (i, got) in mine.iter().enumerate() {
-            let all: Vec<T> =
-                (0..ranks).map(|r| T::random(seed, r, c.rank() * block + i)).collect();
-            assert!(
-                got.matches(&T::reference(op, &all)),
-                "reduce-scatter {op} {}: {got:?} at {i}",
-                T::DTYPE
-            );
+            let all: Vec<T> = (0..ranks).map(|r| T::random(seed, r, c.rank() * block + i)).collect();
+            assert!(got.matches(&T::reference(op, &all)), "reduce-scatter {op} {}: {got:?} at {i}", T::DTYPE);
         }
         let mut whole = input.clone();
         c.reduce_scatter_in_place(&mut whole, op).unwrap();
@@ -231,8 +222,7 @@ fn many_in_a_row_of_different_kinds() {
 #[test]
 fn asynchronous_calls_keep_their_order() {
     world(3, |c| {
-        let many: Vec<_> =
-            (0..20).map(|i| c.all_reduce_async(vec![i as f64; 1000 * i], ReduceOp::Sum)).collect();
+        let many: Vec<_> = (0..20).map(|i| c.all_reduce_async(vec![i as f64; 1000 * i], ReduceOp::Sum)).collect();
         let gathered = c.all_gather_async(vec![c.rank() as u8; 10], vec![0; 30]);
         let scattered = c.reduce_scatter_async(vec![2i32; 9], vec![0; 3], ReduceOp::Prod);
         let sent = c.broadcast_async(vec![c.rank() as u16 as u32; 4], 2);

@@ -10,12 +10,7 @@ fn machine(name: &str) -> Topology {
 
 /// NVLinks of each GPU.
 fn nvlinks(t: &Topology) -> Vec<u32> {
-    let of = |g| {
-        t.links()
-            .filter(|(_, a, _, l)| *a == g && l.kind == LinkKind::NvLink)
-            .map(|(.., l)| l.lanes)
-            .sum()
-    };
+    let of = |g| t.links().filter(|(_, a, _, l)| *a == g && l.kind == LinkKind::NvLink).map(|(.., l)| l.lanes).sum();
     t.of_kind(DeviceKind::Gpu).into_iter().map(of).collect()
 }
 
@@ -58,10 +53,7 @@ fn dgx_1() {
     assert_eq!(p.len(), 56);
     let count = |c| p.iter().filter(|x| **x == c).count();
     // 16 linked pairs in each direction, of which 8 have two links; the others are one GPU away.
-    assert_eq!(
-        (count(PathClass::NvLink(1)), count(PathClass::NvLink(2)), count(PathClass::Nvb)),
-        (16, 16, 24)
-    );
+    assert_eq!((count(PathClass::NvLink(1)), count(PathClass::NvLink(2)), count(PathClass::Nvb)), (16, 16, 24));
     assert_eq!(class(&t, "gpu0", "nic0"), PathClass::Pix);
     // The other switch of the socket: through the CPU, or over NVLink to a GPU that has the NIC beside it.
     assert!(matches!(class(&t, "gpu0", "nic1"), PathClass::Pxn | PathClass::Phb));
@@ -93,15 +85,10 @@ fn dgx_h100() {
         assert_eq!(class(&t, &format!("gpu{i}"), &format!("nic{i}")), PathClass::Pxb);
     }
     let two = t.cluster(2).unwrap();
-    assert_eq!(
-        (two.hosts(), two.of_kind(DeviceKind::Gpu).len(), two.of_kind(DeviceKind::NetSwitch).len()),
-        (2, 16, 8)
-    );
-    let route =
-        two.route(two.find("host0/gpu3").unwrap(), two.find("host1/gpu3").unwrap()).unwrap();
+    assert_eq!((two.hosts(), two.of_kind(DeviceKind::Gpu).len(), two.of_kind(DeviceKind::NetSwitch).len()), (2, 16, 8));
+    let route = two.route(two.find("host0/gpu3").unwrap(), two.find("host1/gpu3").unwrap()).unwrap();
     assert_eq!((route.class, route.bandwidth), (PathClass::Net, 50e9));
-    let names: Vec<String> =
-        route.links.iter().map(|l| two.device(two.endpoints(*l).1).id.clone()).collect();
+    let names: Vec<String> = route.links.iter().map(|l| two.device(two.endpoints(*l).1).id.clone()).collect();
     assert!(names.contains(&"rail3".to_string()), "{names:?}");
     // Nothing goes through another host's GPUs.
     let far = two.route(two.find("host0/gpu0").unwrap(), two.find("host1/gpu5").unwrap()).unwrap();

@@ -54,13 +54,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
     },
-    Launcher {
-        name: "MPICH",
-        rank: "PMI_RANK",
-        size: "PMI_SIZE",
-        local_size: "MPI_LOCALNRANKS",
-        job: &[],
-    },
+    Launcher { name: "MPICH", rank: "PMI_RANK", size: "PMI_SIZE", local_size: "MPI_LOCALNRANKS", job: &[] },
     Launcher {
         name: "Slurm",
         rank: "SLURM_PROCID",
@@ -82,18 +76,10 @@ impl World {
     fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let found = LAUNCHERS.iter().find(|l| get(l.rank).is_some() && get(l.size).is_some());
         let Some(l) = found else {
-            if let Some(half) =
-                LAUNCHERS.iter().find(|l| get(l.rank).is_some() != get(l.size).is_some())
-            {
-                let (set, unset) = if get(half.rank).is_some() {
-                    (half.rank, half.size)
-                } else {
-                    (half.size, half.rank)
-                };
-                return Err(Error::Environment(format!(
-                    "{set} is set and {unset} is not; {} sets both",
-                    half.name
-                )));
+            if let Some(half) = LAUNCHERS.iter().find(|l| get(l.rank).is_some() != get(l.size).is_some()) {
+                let (set, unset) =
+                    if get(half.rank).is_some() { (half.rank, half.size) } else { (half.size, half.rank) };
+                return Err(Error::Environment(format!("{set} is set and {unset} is not; {} sets both", half.name)));
             }
             return Err(Error::Environment(
                 "no launcher's variables found; start the ranks with torchrun, mpirun, mpiexec or srun, or set \
@@ -124,22 +110,14 @@ impl World {
         if words.is_empty() {
             words.push(launcher_process());
         }
-        Ok(Self {
-            rank,
-            size,
-            local_size,
-            launcher: l.name,
-            job: format!("{} {}", l.name, words.join(" ")),
-        })
+        Ok(Self { rank, size, local_size, launcher: l.name, job: format!("{} {}", l.name, words.join(" ")) })
     }
 }
 
 fn number(name: &str, value: Option<String>) -> Result<Option<usize>> {
     let Some(value) = value else { return Ok(None) };
     let parsed = usize::from_str(value.trim());
-    parsed
-        .map(Some)
-        .map_err(|_| Error::Environment(format!("{name}={value:?}: a whole number is expected")))
+    parsed.map(Some).map_err(|_| Error::Environment(format!("{name}={value:?}: a whole number is expected")))
 }
 
 /// Names the process that started the ranks of this host: the nearest ancestor that looks like a launcher's proxy
@@ -174,9 +152,7 @@ pub(crate) fn timeout() -> Result<Duration> {
     let seconds = text.trim().parse::<f64>().ok().filter(|s| *s > 0.0);
     let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s.min(1e9)).ok());
     duration.ok_or_else(|| {
-        Error::Environment(format!(
-            "TOPOCOLL_TIMEOUT={text:?}: a number of seconds above 0 is expected"
-        ))
+        Error::Environment(format!("TOPOCOLL_TIMEOUT={text:?}: a number of seconds above 0 is expected"))
     })
 }
 
@@ -192,23 +168,8 @@ mod tests {
     fn each_launcher_is_understood() {
         let cases: [(&str, &[(&str, &str)]); 5] = [
             ("topocoll", &[("TOPOCOLL_RANK", "1"), ("TOPOCOLL_SIZE", "4"), ("TOPOCOLL_JOB", "x")]),
-            (
-                "torchrun",
-                &[
-                    ("RANK", "1"),
-                    ("WORLD_SIZE", "4"),
-                    ("LOCAL_WORLD_SIZE", "4"),
-                    ("MASTER_PORT", "29500"),
-                ],
-            ),
-            (
-                "Open MPI",
-                &[
-                    ("OMPI_COMM_WORLD_RANK", "1"),
-                    ("OMPI_COMM_WORLD_SIZE", "4"),
-                    ("PMIX_NAMESPACE", "9"),
-                ],
-            ),
+            ("torchrun", &[("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4"), ("MASTER_PORT", "29500")]),
+            ("Open MPI", &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_NAMESPACE", "9")]),
             ("MPICH", &[("PMI_RANK", "1"), ("PMI_SIZE", "4")]),
             ("Slurm", &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7")]),
         ];
@@ -220,13 +181,7 @@ mod tests {
 
     #[test]
     fn torchrun_inside_slurm_is_torchrun() {
-        let w = world(&[
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "1"),
-            ("RANK", "3"),
-            ("WORLD_SIZE", "8"),
-        ])
-        .unwrap();
+        let w = world(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("RANK", "3"), ("WORLD_SIZE", "8")]).unwrap();
         assert_eq!((w.rank, w.size, w.launcher), (3, 8, "torchrun"));
     }
 

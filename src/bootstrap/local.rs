@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 
 use crate::bootstrap::World;
@@ -44,11 +44,7 @@ pub(crate) fn join(
     note: impl FnOnce() -> Result<Vec<u8>>,
 ) -> Result<Joined> {
     let deadline = Instant::now() + timeout;
-    let name = format!(
-        "topocoll/{}/{:016x}",
-        rustix::process::getuid().as_raw(),
-        crate::fnv(world.job.as_bytes())
-    );
+    let name = format!("topocoll/{}/{:016x}", rustix::process::getuid().as_raw(), crate::fnv(world.job.as_bytes()));
     let address = SocketAddr::from_abstract_name(name.as_bytes())
         .map_err(|e| Error::Bootstrap(format!("the job's socket cannot be named: {e}")))?;
     if world.rank == 0 {
@@ -73,23 +69,15 @@ fn lead(
         )),
         _ => Error::Bootstrap(format!("listening for the other ranks: {e}")),
     })?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|e| Error::Bootstrap(format!("the job's socket: {e}")))?;
+    listener.set_nonblocking(true).map_err(|e| Error::Bootstrap(format!("the job's socket: {e}")))?;
     let mut peers: Vec<Option<UnixStream>> = (0..world.size).map(|_| None).collect();
     let outcome = (|| {
         let segment = Segment::create(world.size, staging, &[0])?;
         let note = note()?;
         while peers.iter().skip(1).any(Option::is_none) {
-            let missing = |peers: &[Option<UnixStream>]| {
-                (1..peers.len()).filter(|r| peers[*r].is_none()).collect()
-            };
+            let missing = |peers: &[Option<UnixStream>]| (1..peers.len()).filter(|r| peers[*r].is_none()).collect();
             if !readable(&listener, deadline)? {
-                return Err(Error::Timeout {
-                    waited: timeout,
-                    ranks: missing(&peers),
-                    phase: "joining".into(),
-                });
+                return Err(Error::Timeout { waited: timeout, ranks: missing(&peers), phase: "joining".into() });
             }
             let Ok((stream, _)) = listener.accept() else { continue };
             admit(world, stream, &mut peers)?;
@@ -102,16 +90,12 @@ fn lead(
         for (rank, peer) in peers.iter_mut().enumerate().skip(1) {
             let Some(peer) = peer else { continue };
             let mut ready = [0; 1];
-            within(peer, deadline).and_then(|()| peer.read_exact(&mut ready)).map_err(
-                |e| match e.kind() {
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::Timeout {
-                        waited: timeout,
-                        ranks: vec![rank],
-                        phase: "joining".into(),
-                    },
-                    _ => left(rank, &e),
-                },
-            )?;
+            within(peer, deadline).and_then(|()| peer.read_exact(&mut ready)).map_err(|e| match e.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    Error::Timeout { waited: timeout, ranks: vec![rank], phase: "joining".into() }
+                }
+                _ => left(rank, &e),
+            })?;
         }
         Ok(Joined { segment, note })
     })();
@@ -174,12 +158,7 @@ fn give(peer: &mut UnixStream, segment: &Segment, note: &[u8]) -> std::io::Resul
     peer.write_all(note)
 }
 
-fn follow(
-    world: &World,
-    deadline: Instant,
-    timeout: Duration,
-    address: &SocketAddr,
-) -> Result<Joined> {
+fn follow(world: &World, deadline: Instant, timeout: Duration, address: &SocketAddr) -> Result<Joined> {
     let late = || Error::Timeout { waited: timeout, ranks: vec![0], phase: "joining".into() };
     let mut pause = Duration::from_millis(1);
     let mut stream = loop {
@@ -187,10 +166,7 @@ fn follow(
             Ok(stream) => break stream,
             // Rank 0 is not there yet, or its queue is full.
             Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::NotFound
-                ) =>
+                if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::NotFound) =>
             {
                 if Instant::now() > deadline {
                     return Err(late());
@@ -232,18 +208,14 @@ fn follow(
             Error::Bootstrap(format!("rank 0 gave up: {}", String::from_utf8_lossy(&text)))
         });
     };
-    let len =
-        <[u8; 8]>::try_from(len.as_slice()).map(u64::from_le_bytes).ok().filter(|l| *l <= MAX_NOTE);
-    let len =
-        len.ok_or_else(|| Error::Bootstrap("rank 0 sent something that is no topology".into()))?;
+    let len = <[u8; 8]>::try_from(len.as_slice()).map(u64::from_le_bytes).ok().filter(|l| *l <= MAX_NOTE);
+    let len = len.ok_or_else(|| Error::Bootstrap("rank 0 sent something that is no topology".into()))?;
     let mut note = vec![0; len as usize];
     within(&stream, deadline).and_then(|()| stream.read_exact(&mut note)).map_err(io)?;
     let segment = Segment::open(file, world.size, &[world.rank])?;
     stream.write_all(&[1]).map_err(io)?;
     let mut verdict = String::new();
-    within(&stream, deadline)
-        .and_then(|()| (&stream).take(4096).read_to_string(&mut verdict))
-        .map_err(io)?;
+    within(&stream, deadline).and_then(|()| (&stream).take(4096).read_to_string(&mut verdict)).map_err(io)?;
     if verdict.is_empty() {
         Ok(Joined { segment, note })
     } else {
@@ -259,12 +231,7 @@ fn take(stream: &UnixStream, deadline: Instant) -> std::io::Result<(Vec<u8>, Opt
     if !readable(stream, deadline).map_err(|e| std::io::Error::other(e.to_string()))? {
         return Err(ErrorKind::TimedOut.into());
     }
-    let got = recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let fd = ancillary.drain().find_map(|m| match m {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
@@ -281,8 +248,7 @@ fn within(stream: &UnixStream, deadline: Instant) -> std::io::Result<()> {
 fn readable(fd: &impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let left =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
             Ok(n) => return Ok(n > 0),
             Err(rustix::io::Errno::INTR) => {}
@@ -296,25 +262,12 @@ mod tests {
     use super::*;
 
     fn world(rank: usize, size: usize, job: &str) -> World {
-        World {
-            rank,
-            size,
-            local_size: None,
-            launcher: "test",
-            job: format!("{job} {}", std::process::id()),
-        }
+        World { rank, size, local_size: None, launcher: "test", job: format!("{job} {}", std::process::id()) }
     }
 
-    fn start(
-        rank: usize,
-        size: usize,
-        job: &'static str,
-        seconds: f64,
-    ) -> std::thread::JoinHandle<Result<Joined>> {
+    fn start(rank: usize, size: usize, job: &'static str, seconds: f64) -> std::thread::JoinHandle<Result<Joined>> {
         std::thread::spawn(move || {
-            join(&world(rank, size, job), 4096, Duration::from_secs_f64(seconds), || {
-                Ok(b"the note".to_vec())
-            })
+            join(&world(rank, size, job), 4096, Duration::from_secs_f64(seconds), || Ok(b"the note".to_vec()))
         })
     }
 
@@ -351,11 +304,7 @@ mod tests {
         // Noise at the door does not stop the others.
         let job = world(0, 2, "noise").job;
         let zero = start(0, 2, "noise", 10.0);
-        let name = format!(
-            "topocoll/{}/{:016x}",
-            rustix::process::getuid().as_raw(),
-            crate::fnv(job.as_bytes())
-        );
+        let name = format!("topocoll/{}/{:016x}", rustix::process::getuid().as_raw(), crate::fnv(job.as_bytes()));
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         for noise in [&b""[..], b"GET / HTTP/1.0\r\n\r\n aaaaaaaaaaaaaaaaaaaaaa", &[0xff; 100]] {
             let stream = loop {

@@ -34,14 +34,7 @@ impl Raw {
         count: usize,
         op: Option<ReduceOp>,
     ) -> Self {
-        Self {
-            collective: Some(collective),
-            input: input.cast(),
-            output: output.cast(),
-            count,
-            dtype: T::DTYPE,
-            op,
-        }
+        Self { collective: Some(collective), input: input.cast(), output: output.cast(), count, dtype: T::DTYPE, op }
     }
 }
 
@@ -52,25 +45,11 @@ impl Communicator {
     /// # Errors
     /// [`Error::Argument`] where the lengths differ here, [`Error::Disagreement`] where they differ between ranks,
     /// and those of a lost peer.
-    pub fn all_reduce<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
+    pub fn all_reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let ok = same_length("all-reduce", input.len(), output.len());
         // SAFETY: two slices of `count` elements that the borrows keep alive and apart.
         unsafe {
-            self.call(
-                ok,
-                Raw::new(
-                    Collective::AllReduce,
-                    input.as_ptr(),
-                    output.as_mut_ptr(),
-                    input.len(),
-                    Some(op),
-                ),
-            )
+            self.call(ok, Raw::new(Collective::AllReduce, input.as_ptr(), output.as_mut_ptr(), input.len(), Some(op)))
         }
     }
 
@@ -89,14 +68,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
-        let ok =
-            blocks("reduce-scatter", "input", input.len(), "output", output.len(), self.size());
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let ok = blocks("reduce-scatter", "input", input.len(), "output", output.len(), self.size());
         // SAFETY: an input of `size` blocks and an output of one, checked above, kept alive and apart by the borrows.
         unsafe {
             let (i, o) = (input.as_ptr(), output.as_mut_ptr());
@@ -122,21 +95,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub fn reduce_scatter_in_place<T: Element>(
-        &self,
-        buffer: &mut [T],
-        op: ReduceOp,
-    ) -> Result<()> {
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let count = buffer.len() / self.size();
         let ok = blocks("reduce-scatter", "buffer", buffer.len(), "block", count, self.size());
         let p = buffer.as_mut_ptr();
         // SAFETY: `size` blocks, checked above, of which the output is this rank's.
-        unsafe {
-            self.call(
-                ok,
-                Raw::new(Collective::ReduceScatter, p, p.add(count * self.rank()), count, Some(op)),
-            )
-        }
+        unsafe { self.call(ok, Raw::new(Collective::ReduceScatter, p, p.add(count * self.rank()), count, Some(op))) }
     }
 
     /// As [`Communicator::all_gather`] where this rank's input is already block `rank` of `buffer`.
@@ -148,12 +112,7 @@ impl Communicator {
         let ok = blocks("all-gather", "buffer", buffer.len(), "block", count, self.size());
         let p = buffer.as_mut_ptr();
         // SAFETY: `size` blocks, checked above, of which the input is this rank's.
-        unsafe {
-            self.call(
-                ok,
-                Raw::new(Collective::AllGather, p.add(count * self.rank()), p, count, None),
-            )
-        }
+        unsafe { self.call(ok, Raw::new(Collective::AllGather, p.add(count * self.rank()), p, count, None)) }
     }
 
     /// `buffer` becomes `root`'s on every rank.
@@ -164,10 +123,7 @@ impl Communicator {
         let ok = if root < self.size() {
             Ok(())
         } else {
-            Err(Error::Argument(format!(
-                "broadcast: root {root} is not one of the {} ranks",
-                self.size()
-            )))
+            Err(Error::Argument(format!("broadcast: root {root} is not one of the {} ranks", self.size())))
         };
         let p = buffer.as_mut_ptr();
         // SAFETY: one slice, input and output both.
@@ -206,11 +162,7 @@ impl Communicator {
     }
 
     /// Starts [`Communicator::all_gather`]; the request gives back input and output.
-    pub fn all_gather_async<T: Element>(
-        &self,
-        input: Vec<T>,
-        output: Vec<T>,
-    ) -> Request<(Vec<T>, Vec<T>)> {
+    pub fn all_gather_async<T: Element>(&self, input: Vec<T>, output: Vec<T>) -> Request<(Vec<T>, Vec<T>)> {
         let size = self.size();
         self.start((input, output), |(i, o)| {
             let ok = blocks("all-gather", "output", o.len(), "input", i.len(), size);
@@ -222,9 +174,7 @@ impl Communicator {
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Request<Vec<T>> {
         let size = self.size();
         self.start(buffer, |b| {
-            let wrong = || {
-                Error::Argument(format!("broadcast: root {root} is not one of the {size} ranks"))
-            };
+            let wrong = || Error::Argument(format!("broadcast: root {root} is not one of the {size} ranks"));
             let ok = (root < size).then_some(()).ok_or_else(wrong);
             let p = b.as_mut_ptr();
             (ok, Raw::new(Collective::Broadcast { root }, p, p, b.len(), None))
@@ -240,13 +190,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Plan`] where there is none.
-    pub fn plan(
-        &self,
-        collective: Collective,
-        bytes: u64,
-        dtype: DType,
-        op: Option<ReduceOp>,
-    ) -> Result<Choice> {
+    pub fn plan(&self, collective: Collective, bytes: u64, dtype: DType, op: Option<ReduceOp>) -> Result<Choice> {
         self.core.state().plans.explain(&self.core.topology, collective, bytes, dtype, op)
     }
 
@@ -262,11 +206,7 @@ impl Communicator {
         unsafe { self.core.run(ok, raw) }
     }
 
-    fn start<B: Send + 'static>(
-        &self,
-        mut buffers: B,
-        raw: impl FnOnce(&mut B) -> (Result<()>, Raw),
-    ) -> Request<B> {
+    fn start<B: Send + 'static>(&self, mut buffers: B, raw: impl FnOnce(&mut B) -> (Result<()>, Raw)) -> Request<B> {
         // The heap blocks that the addresses are of do not move with `buffers`.
         let (ok, raw) = raw(&mut buffers);
         let core = self.core.clone();
@@ -322,30 +262,20 @@ impl Core {
     unsafe fn run_in(&self, state: &mut State, ok: Result<()>, raw: Raw) -> Result<()> {
         let ready = ok.and_then(|()| {
             let collective = raw.collective.unwrap_or(Collective::AllReduce);
-            let bytes = message_bytes(
-                collective,
-                self.segment.ranks(),
-                raw.count as u64,
-                raw.dtype.width(),
-            )?;
+            let bytes = message_bytes(collective, self.segment.ranks(), raw.count as u64, raw.dtype.width())?;
             state.plans.get(&self.topology, collective, bytes, raw.dtype, raw.op)
         });
         let (code, asked, failed) = match ready {
             Ok(ready) => {
                 let plan = if raw.count == 0 { 0 } else { ready.id };
                 let (collective, op) = (raw.collective, raw.op);
-                (
-                    ready,
-                    Asked { collective, count: raw.count as u64, dtype: raw.dtype, op, plan },
-                    None,
-                )
+                (ready, Asked { collective, count: raw.count as u64, dtype: raw.dtype, op, plan }, None)
             }
             // The others are told, and get an error too instead of waiting for what will not come.
             Err(error) => {
                 let (collective, op) = (raw.collective, raw.op);
                 let asked = Asked { collective, count: u64::MAX, dtype: raw.dtype, op, plan: 0 };
-                let ready =
-                    state.plans.get(&self.topology, Collective::AllReduce, 0, DType::U8, None)?;
+                let ready = state.plans.get(&self.topology, Collective::AllReduce, 0, DType::U8, None)?;
                 (ready, asked, Some(error))
             }
         };
@@ -359,8 +289,7 @@ impl Core {
             op: raw.op.unwrap_or(ReduceOp::Sum),
         };
         // SAFETY: the caller's promise; with a count of 0 no memory is touched.
-        let result = unsafe { Run::new(&self.segment, &code.code, call) }
-            .and_then(|mut r| r.finish(self.patience));
+        let result = unsafe { Run::new(&self.segment, &code.code, call) }.and_then(|mut r| r.finish(self.patience));
         match (failed, result) {
             (Some(error), Ok(()) | Err(Error::Disagreement { .. })) => Err(error),
             (_, result) => result,
@@ -377,14 +306,7 @@ fn same_length(what: &str, input: usize, output: usize) -> Result<()> {
     )))
 }
 
-fn blocks(
-    what: &str,
-    large: &str,
-    len: usize,
-    small: &str,
-    block: usize,
-    size: usize,
-) -> Result<()> {
+fn blocks(what: &str, large: &str, len: usize, small: &str, block: usize, size: usize) -> Result<()> {
     if block.checked_mul(size) == Some(len) {
         return Ok(());
     }

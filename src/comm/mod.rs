@@ -104,23 +104,13 @@ impl Communicator {
         let text = String::from_utf8(joined.note)
             .map_err(|_| Error::Bootstrap("rank 0 sent a topology that is no text".into()))?;
         let topology = Arc::new(Topology::from_toml(&text, "rank 0's topology")?);
-        let plans =
-            Plans::new(Placement::on_host(&topology, world.size)?, world.rank, Wish::from_env()?);
+        let plans = Plans::new(Placement::on_host(&topology, world.size)?, world.rank, Wish::from_env()?);
         Ok(Self::new(Arc::new(joined.segment), world.rank, topology, plans, patience(world.size)?))
     }
 
-    fn new(
-        segment: Arc<Segment>,
-        rank: usize,
-        topology: Arc<Topology>,
-        plans: Plans,
-        patience: Patience,
-    ) -> Self {
+    fn new(segment: Arc<Segment>, rank: usize, topology: Arc<Topology>, plans: Plans, patience: Patience) -> Self {
         let state = Mutex::new(State { sequence: 0, broken: None, plans });
-        Self {
-            core: Arc::new(Core { segment, rank, topology, patience, state }),
-            progress: Mutex::new(None),
-        }
+        Self { core: Arc::new(Core { segment, rank, topology, patience, state }), progress: Mutex::new(None) }
     }
 
     /// From the next call on, plans are made with `wish` instead of what `TOPOCOLL_ALGO` and `TOPOCOLL_CHUNKS` said.

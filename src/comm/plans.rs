@@ -66,8 +66,7 @@ impl Plans {
         }
         let choice = self.explain(topology, collective, class, dtype, op)?;
         verify(&choice.plan, self.placement.hosts())?;
-        let id =
-            crate::fnv(format!("{} {}", choice.plan.algorithm, choice.plan.chunk_bytes).as_bytes());
+        let id = crate::fnv(format!("{} {}", choice.plan.algorithm, choice.plan.chunk_bytes).as_bytes());
         let ready = Arc::new(Ready { code: Code::new(choice.plan, self.rank)?, id });
         self.ready.insert(key, ready.clone());
         Ok(ready)

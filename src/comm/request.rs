@@ -31,10 +31,7 @@ struct Outcome<B> {
 
 impl<B: Send + 'static> Request<B> {
     pub(super) fn new() -> (Self, impl FnOnce(Result<B>) + Send) {
-        let slot = Arc::new(Slot {
-            outcome: Mutex::new(Outcome { result: None, waker: None }),
-            done: Condvar::new(),
-        });
+        let slot = Arc::new(Slot { outcome: Mutex::new(Outcome { result: None, waker: None }), done: Condvar::new() });
         let other = slot.clone();
         let finish = move |result| {
             let mut outcome = guard(&other.outcome);
@@ -105,14 +102,10 @@ impl Progress {
     pub fn new(rank: usize) -> Self {
         let queue = Arc::new(Queue::default());
         let other = queue.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("topocoll {rank}"))
-            .spawn(move || other.work());
+        let thread = std::thread::Builder::new().name(format!("topocoll {rank}")).spawn(move || other.work());
         // Without a thread, what is submitted runs at once in the caller's.
         if let Err(e) = &thread {
-            tracing::warn!(
-                "no progress thread ({e}); asynchronous collectives run in the caller's thread"
-            );
+            tracing::warn!("no progress thread ({e}); asynchronous collectives run in the caller's thread");
         }
         Self { queue, thread: thread.ok() }
     }

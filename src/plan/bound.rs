@@ -23,20 +23,11 @@ pub struct Bound {
 }
 
 /// The bound for a message of `bytes` in the larger buffer, on nominal figures where the topology has them.
-pub fn bound(
-    topology: &Topology,
-    placement: &Placement,
-    collective: Collective,
-    bytes: u64,
-) -> Bound {
+pub fn bound(topology: &Topology, placement: &Placement, collective: Collective, bytes: u64) -> Bound {
     let n = placement.ranks();
     let m = bytes as f64;
-    let mut best = Bound {
-        seconds: 0.0,
-        bandwidth: 0.0,
-        latency: latency(topology, placement),
-        bottleneck: Vec::new(),
-    };
+    let mut best =
+        Bound { seconds: 0.0, bandwidth: 0.0, latency: latency(topology, placement), bottleneck: Vec::new() };
     let mut offer = |seconds: f64, what: &dyn Fn() -> String| {
         if seconds > best.bandwidth * (1.0 + 1e-9) {
             best.bandwidth = seconds;
@@ -52,16 +43,10 @@ pub fn bound(
             let (out, into) = cut(topology, |d| d == device);
             // What this device's ranks hold must leave, what the others hold must enter, in one phase or another.
             let most = ranks.len().max(n - ranks.len()) as f64 / n as f64;
-            let share = if matches!(collective, Collective::Broadcast { .. }) {
-                1.0
-            } else {
-                most * phases
-            };
+            let share = if matches!(collective, Collective::Broadcast { .. }) { 1.0 } else { most * phases };
             let narrow = out.min(into);
             if narrow > 0.0 {
-                offer(m * share / narrow, &|| {
-                    format!("the links of {name}, {:.1} GB/s each way", narrow / 1e9)
-                });
+                offer(m * share / narrow, &|| format!("the links of {name}, {:.1} GB/s each way", narrow / 1e9));
             }
         }
         memory(topology, placement, device, ranks.len(), m, &mut offer);
@@ -71,11 +56,7 @@ pub fn bound(
         for (host, ranks) in &by_host {
             let (out, into) = cut(topology, |d| topology.device(d).host == Some(*host));
             let most = ranks.len().max(n - ranks.len()) as f64 / n as f64;
-            let share = if matches!(collective, Collective::Broadcast { .. }) {
-                1.0
-            } else {
-                most * phases
-            };
+            let share = if matches!(collective, Collective::Broadcast { .. }) { 1.0 } else { most * phases };
             let narrow = out.min(into);
             if narrow > 0.0 {
                 offer(m * share / narrow, &|| {
@@ -85,6 +66,9 @@ pub fn bound(
         }
     }
     best.seconds = best.bandwidth.max(best.latency);
+    if best.latency > best.bandwidth {
+        best.bottleneck = vec![format!("latency: the farthest ranks are {} apart", crate::text::time(best.latency))];
+    }
     best
 }
 
@@ -105,14 +89,10 @@ fn memory(
     if let Some(rate) = cpu.copy_rate {
         offer(bytes / rate, &|| format!("copying by one core of {}, {:.1} GB/s", d.id, rate / 1e9));
     }
-    let own = topology
-        .links()
-        .find(|(_, a, b, l)| *a == device && *b == device && l.kind == LinkKind::Memory);
+    let own = topology.links().find(|(_, a, b, l)| *a == device && *b == device && l.kind == LinkKind::Memory);
     if let Some((_, _, _, link)) = own {
         let rate = link.bound_bandwidth();
-        offer(bytes * ranks as f64 / rate, &|| {
-            format!("the memory of {}, copying at {:.1} GB/s", d.id, rate / 1e9)
-        });
+        offer(bytes * ranks as f64 / rate, &|| format!("the memory of {}, copying at {:.1} GB/s", d.id, rate / 1e9));
     }
 }
 

@@ -38,9 +38,7 @@ impl Wish {
         let chunks = chunks.map(|c| {
             let n = c.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n));
             n.ok_or_else(|| {
-                Error::Environment(format!(
-                    "TOPOCOLL_CHUNKS={c:?}: a number from 1 to 1048576 is expected"
-                ))
+                Error::Environment(format!("TOPOCOLL_CHUNKS={c:?}: a number from 1 to 1048576 is expected"))
             })
         });
         Ok(Self { algorithm, chunks: chunks.transpose()?, single_step: false })
@@ -60,6 +58,8 @@ pub struct Candidate {
     pub seconds: f64,
     /// What sets its pace.
     pub limit: String,
+    /// Where the figure of that comes from.
+    pub limit_source: String,
 }
 
 /// The plan chosen, and why.
@@ -116,27 +116,19 @@ pub fn choose(
             lanes: plan.lanes(),
             seconds: cost.seconds(bytes, plan.chunk_bytes),
             limit: cost.limit,
+            limit_source: cost.source,
         };
         timed.push((candidate, plan));
     }
     let least = timed.iter().map(|(c, _)| c.seconds).fold(f64::INFINITY, f64::min);
     // Builders come simplest first.
     let Some(pick) = timed.iter().position(|(c, _)| c.seconds <= least * (1.0 + TIE)) else {
-        return Err(Error::Plan(format!(
-            "no builder makes {collective} among {} ranks",
-            placement.ranks()
-        )));
+        return Err(Error::Plan(format!("no builder makes {collective} among {} ranks", placement.ranks())));
     };
     let (chosen, plan) = timed[pick].clone();
     let mut candidates: Vec<Candidate> = timed.into_iter().map(|(c, _)| c).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    Ok(Choice {
-        plan: Arc::new(plan),
-        chosen,
-        candidates,
-        bound: bound(topology, placement, collective, bytes),
-        bytes,
-    })
+    Ok(Choice { plan: Arc::new(plan), chosen, candidates, bound: bound(topology, placement, collective, bytes), bytes })
 }
 
 /// Every plan worth timing, simplest first.
@@ -144,16 +136,11 @@ fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<
     let n = request.hosts.len();
     let wanted = |name: &str| wish.algorithm.as_deref().is_none_or(|a| a == name);
     if let Some(name) = wish.algorithm.as_deref().filter(|a| !builders::NAMES.contains(a)) {
-        return Err(Error::Plan(format!(
-            "there is no algorithm `{name}`; {} are",
-            builders::NAMES.join(", ")
-        )));
+        return Err(Error::Plan(format!("there is no algorithm `{name}`; {} are", builders::NAMES.join(", "))));
     }
     if let Collective::Broadcast { root } = request.collective {
         return match &wish.algorithm {
-            Some(name) if name != "direct" => {
-                Err(Error::Plan(format!("`{name}` makes no broadcast; `direct` does")))
-            }
+            Some(name) if name != "direct" => Err(Error::Plan(format!("`{name}` makes no broadcast; `direct` does"))),
             _ => Ok(vec![builders::broadcast(request, root)?]),
         };
     }

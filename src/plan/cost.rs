@@ -2,8 +2,8 @@
 //!
 //! A latency and bandwidth model in the manner of LogGP (Alexandrov et al., 1995): an instruction has an overhead, a
 //! transfer a latency and a rate. Lanes run as the engine would run them, which gives the critical path of a chunk;
-//! the busiest link, lane and core give the pace at which further chunks follow. Both are straight lines in the chunk
-//! size, so two sizes tell all.
+//! the busiest link and core give the pace that further chunks cannot exceed. All are straight lines in the chunk size,
+//! so an empty chunk and a very large one tell all.
 
 use std::collections::HashMap;
 
@@ -20,30 +20,34 @@ const SWITCH: f64 = 3e-6;
 /// Bytes per second that one core copies where nobody has measured it.
 const COPY_RATE: f64 = 10e9;
 
-/// A plan's time as a function of the chunk size: `fill` for the first chunk, `pace` for each further one.
+/// How much faster a core moves bytes that are in its own cache than bytes of memory, at least.
+const CACHE: f64 = 3.0;
+
+/// A plan's time as a function of the chunk size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cost {
+    /// The first chunk from beginning to end.
     fill: Line,
-    pace: Line,
-    /// What sets the pace, in words.
+    /// Each further chunk, as a rank's steps follow one another.
+    steps: Line,
+    /// What the busiest link or core needs for each chunk, which no order of steps goes below.
+    floor: Line,
+    /// What sets the pace of large messages, in words.
     pub limit: String,
+    /// Where its figure comes from.
+    pub source: String,
 }
 
-/// Seconds as `at_zero + per_byte * bytes`.
+/// Seconds without any bytes, and seconds a byte.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Line {
-    at_zero: f64,
+    overhead: f64,
     per_byte: f64,
 }
 
 impl Line {
-    fn through(small: (f64, f64), large: (f64, f64)) -> Self {
-        let per_byte = ((large.1 - small.1) / (large.0 - small.0)).max(0.0);
-        Self { at_zero: (small.1 - per_byte * small.0).max(0.0), per_byte }
-    }
-
     fn at(self, bytes: f64) -> f64 {
-        self.at_zero + self.per_byte * bytes
+        self.overhead + self.per_byte * bytes
     }
 }
 
@@ -54,12 +58,14 @@ impl Cost {
     /// [`Error::Plan`] where two ranks that must exchange data have no route.
     pub fn of(topology: &Topology, placement: &Placement, plan: &Plan) -> Result<Self> {
         let mut model = Model::new(topology, placement);
-        let (small, large) = (64.0 * plan.parts as f64, 1e6 * plan.parts as f64);
-        let (a, b) = (model.run(plan, small)?, model.run(plan, large)?);
+        let (none, large) = (model.run(plan, 0.0)?, model.run(plan, LARGE)?);
+        let line = |of: fn(&Timing) -> f64| Line { overhead: of(&none), per_byte: of(&large) / LARGE };
         Ok(Self {
-            fill: Line::through((small, a.fill), (large, b.fill)),
-            pace: Line::through((small, a.pace), (large, b.pace)),
-            limit: b.limit,
+            fill: line(|t| t.fill),
+            steps: line(|t| t.steps),
+            floor: line(|t| t.floor),
+            limit: large.limit,
+            source: large.source,
         })
     }
 
@@ -67,25 +73,41 @@ impl Cost {
     pub fn seconds(&self, bytes: u64, chunk: u64) -> f64 {
         let chunks = bytes.div_ceil(chunk.max(1)).max(1);
         let each = bytes as f64 / chunks as f64;
-        self.fill.at(each) + (chunks - 1) as f64 * self.pace.at(each)
+        let floor = self.floor.at(each);
+        self.fill.at(each).max(floor) + (chunks - 1) as f64 * self.steps.at(each).max(floor)
     }
 
-    /// The chunk size of least time: the pipeline's optimum in closed form, `sqrt(M a / (b - p))` for a pace of
-    /// `a + p c` and a fill with slope `b`, within `most`.
+    /// The chunk size, within `most`, of least time: chunks that are too large fill the pipeline late, chunks that are
+    /// too small pay their overheads often. Fewer chunks are taken where more gain next to nothing.
     pub fn chunk(&self, bytes: u64, most: u64) -> u64 {
-        let m = bytes as f64;
-        let gain = self.fill.per_byte - self.pace.per_byte;
-        let best = if gain > 0.0 { (m * self.pace.at_zero / gain).sqrt() } else { m };
-        let chunks = (m / best.clamp(1.0, m.max(1.0))).round().max(1.0);
-        let chunk = (m / chunks).ceil() as u64;
-        chunk.clamp(1, most.max(1))
+        let least = bytes.div_ceil(most.max(1)).max(1);
+        let size = |chunks: u64| bytes.div_ceil(chunks).max(1);
+        let mut best = (self.seconds(bytes, size(least)), least);
+        // Steps of about an eighth, as far as chunks are not silly.
+        let mut chunks = least;
+        while chunks < least.saturating_mul(1 << 12) && size(chunks) > 1024 {
+            chunks += chunks.div_ceil(8);
+            let seconds = self.seconds(bytes, size(chunks));
+            if seconds < best.0 * 0.99 {
+                best = (seconds, chunks);
+            }
+        }
+        size(best.1)
     }
 }
 
+/// Bytes of a chunk so large that overheads count for nothing.
+const LARGE: f64 = 1e12;
+
+/// What a message goes through on its way: scratch of the sender's.
+const SLOT: Span = Span { buffer: Buffer::Scratch, owner: None, at: 0 };
+
 struct Timing {
     fill: f64,
-    pace: f64,
+    steps: f64,
+    floor: f64,
     limit: String,
+    source: String,
 }
 
 struct Model<'a> {
@@ -124,37 +146,49 @@ impl<'a> Model<'a> {
         }
         let route = self.topology.route(a, b).ok_or_else(|| {
             let id = |d| &self.topology.device(d).id;
-            Error::Plan(format!(
-                "no route leads from rank {from} ({}) to rank {to} ({})",
-                id(a),
-                id(b)
-            ))
+            Error::Plan(format!("no route leads from rank {from} ({}) to rank {to} ({})", id(a), id(b)))
         })?;
         let path = Path { links: route.links, rate: route.bandwidth, latency: route.latency };
         self.routes.insert((a, b), path.clone());
         Ok(path)
     }
 
-    fn crowded(&self, rank: usize) -> bool {
-        self.cores.get(&self.placement.devices()[rank]).is_some_and(|(ranks, cores)| ranks > cores)
+    /// Seconds more until a peer of `rank` runs, where ranks outnumber cores.
+    fn wake(&self, rank: usize) -> f64 {
+        let crowded = |(ranks, cores): &(usize, usize)| ranks > cores;
+        if self.cores.get(&self.placement.devices()[rank]).is_some_and(crowded) { SWITCH } else { 0.0 }
     }
 
-    /// Seconds that moving `bytes` from `sources` places takes a rank's own engine, and its memory link.
-    fn local(&self, rank: usize, bytes: f64, sources: f64) -> (f64, Option<LinkId>) {
-        let device = self.placement.devices()[rank];
-        match &self.topology.device(device).cpu {
-            Some(cpu) => {
-                let rate = cpu.copy_rate.unwrap_or(COPY_RATE);
-                (
-                    HOST_OVERHEAD + bytes * (sources + 1.0) / 2.0 / rate,
-                    self.memory.get(&device).copied(),
-                )
-            }
-            None => (GPU_OVERHEAD, None),
+    fn same_memory(&self, a: usize, b: usize) -> bool {
+        let device = |r: usize| self.placement.devices()[r];
+        device(a) == device(b) && self.memory.contains_key(&device(a))
+    }
+
+    fn charge_memory(&self, rank: usize, bytes: f64, charge: &mut impl FnMut(&[LinkId], f64)) {
+        if let Some(link) = self.memory.get(&self.placement.devices()[rank]) {
+            charge(&[*link], bytes);
         }
     }
 
-    /// Times two and three chunks of `chunk` bytes; the first's end is the fill, the third's delay the pace.
+    /// Seconds that a rank's own engine needs for an instruction, and the bytes of memory that it copies (half of one
+    /// for each byte read or written). A rank's own scratch stays in its cache; a peer's comes from the peer's.
+    fn local(&self, rank: usize, bytes: f64, srcs: &[Span], dst: Option<Span>, received: bool) -> (f64, f64) {
+        let device = self.placement.devices()[rank];
+        let Some(cpu) = &self.topology.device(device).cpu else { return (GPU_OVERHEAD, 0.0) };
+        let copy = cpu.copy_rate.unwrap_or(COPY_RATE);
+        let exchange = cpu.exchange_rate.unwrap_or(copy);
+        let (mut memory, mut seconds) = (0.0, if received { bytes / exchange } else { 0.0 });
+        for span in srcs.iter().chain(&dst) {
+            match (span.buffer, span.owner) {
+                (Buffer::Scratch, Some(_)) => seconds += bytes / exchange,
+                (Buffer::Scratch, None) => seconds += bytes / 2.0 / copy / CACHE,
+                _ => memory += bytes / 2.0,
+            }
+        }
+        (HOST_OVERHEAD + seconds + memory / copy, memory)
+    }
+
+    /// Runs three chunks of `chunk` bytes: the first's end is the fill, what the third ends later than the second is a step.
     fn run(&mut self, plan: &Plan, chunk: f64) -> Result<Timing> {
         const CHUNKS: usize = 3;
         let part = chunk / plan.parts as f64;
@@ -166,8 +200,7 @@ impl<'a> Model<'a> {
         let mut clock = vec![0.0f64; lanes.len()];
         let mut busy = vec![0.0f64; lanes.len()];
         let mut ends = [0.0f64; CHUNKS];
-        let mut queues: HashMap<(usize, u32, u32, bool), std::collections::VecDeque<f64>> =
-            HashMap::new();
+        let mut queues: HashMap<(usize, u32, u32, bool), std::collections::VecDeque<f64>> = HashMap::new();
         let mut left = lanes.len();
         while left > 0 {
             let mut moved = false;
@@ -184,61 +217,61 @@ impl<'a> Model<'a> {
                     };
                     let me = rank as u32;
                     let first = lane.2 == 0;
-                    let mut charge = |path: &Path, bytes: f64| {
+                    let mut charge = |links: &[LinkId], bytes: f64| {
                         if first {
-                            path.links.iter().for_each(|e| *load.entry(*e).or_default() += bytes);
+                            links.iter().for_each(|e| *load.entry(*e).or_default() += bytes);
                         }
                     };
                     let mut take = 0.0;
                     match i {
-                        Instruction::Copy { parts, src, .. } => {
+                        Instruction::Copy { parts, src, dst } => {
                             let bytes = part * f64::from(parts.count);
-                            take = self.move_in(rank, &[*src], bytes, &mut charge)?;
+                            take = self.move_in(rank, &[*src], *dst, bytes, &mut charge)?;
                         }
-                        Instruction::Reduce { parts, srcs, .. } => {
-                            take = self.move_in(
-                                rank,
-                                srcs,
-                                part * f64::from(parts.count),
-                                &mut charge,
-                            )?;
+                        Instruction::Reduce { parts, srcs, dst, .. } => {
+                            let bytes = part * f64::from(parts.count);
+                            take = self.move_in(rank, srcs, *dst, bytes, &mut charge)?;
                         }
-                        Instruction::Send { to, channel, .. } => {
+                        Instruction::Send { to, channel, src, .. } => {
                             let path = self.path(rank, *to as usize)?;
-                            charge(&path, part);
-                            let (own, _) = self.local(rank, part, 1.0);
-                            take = own.max(part / path.rate);
-                            let at = clock[l] + take + path.latency;
+                            let (own, memory) = self.local(rank, part, &[*src, SLOT], None, false);
+                            self.charge_memory(rank, memory, &mut charge);
+                            take = own;
+                            if !self.same_memory(rank, *to as usize) {
+                                charge(&path.links, part);
+                                take = own.max(part / path.rate);
+                            }
+                            let at = clock[l] + take + path.latency + self.wake(rank);
                             queues.entry((rank, *to, *channel, true)).or_default().push_back(at);
                         }
-                        Instruction::Recv { from, channel, .. }
-                        | Instruction::RecvReduce { from, channel, .. } => {
-                            let queue =
-                                queues.entry((*from as usize, me, *channel, true)).or_default();
+                        Instruction::Recv { from, channel, dst, .. }
+                        | Instruction::RecvReduce { from, channel, dst, .. } => {
+                            let queue = queues.entry((*from as usize, me, *channel, true)).or_default();
                             let Some(at) = queue.pop_front() else { break };
-                            let sources =
-                                if matches!(i, Instruction::Recv { .. }) { 1.0 } else { 2.0 };
-                            let (own, memory) = self.local(rank, part, sources);
-                            if let Some(e) = memory.filter(|_| first) {
-                                *load.entry(e).or_default() += part;
+                            let own = match i {
+                                Instruction::RecvReduce { src, .. } => vec![*src],
+                                _ => vec![],
+                            };
+                            let (seconds, memory) = self.local(rank, part, &own, Some(*dst), true);
+                            self.charge_memory(rank, memory, &mut charge);
+                            if first && at > clock[l] {
+                                busy[l] += self.wake(rank);
                             }
                             clock[l] = clock[l].max(at);
-                            take = own;
+                            take = seconds;
                         }
                         Instruction::Notify { to, flag } => {
                             let flight = self.path(rank, *to as usize)?.latency;
-                            let flight = if *to == me { 0.0 } else { flight };
-                            let wake = if self.crowded(rank) { SWITCH } else { 0.0 };
-                            queues
-                                .entry((rank, *to, *flag, false))
-                                .or_default()
-                                .push_back(clock[l] + flight + wake);
+                            let at = if *to == me { clock[l] } else { clock[l] + flight + self.wake(rank) };
+                            queues.entry((rank, *to, *flag, false)).or_default().push_back(at);
                         }
                         Instruction::Await { from, flag, lag } => {
                             if lane.2 >= *lag as usize {
-                                let queue =
-                                    queues.entry((*from as usize, me, *flag, false)).or_default();
+                                let queue = queues.entry((*from as usize, me, *flag, false)).or_default();
                                 let Some(at) = queue.pop_front() else { break };
+                                if first && at > clock[l] {
+                                    busy[l] += self.wake(rank);
+                                }
                                 clock[l] = clock[l].max(at);
                             }
                         }
@@ -258,39 +291,33 @@ impl<'a> Model<'a> {
                 )));
             }
         }
-        Ok(self.pace(plan, &ends, &load, &lanes, &busy))
+        Ok(self.limits(&ends, &load, &lanes, &busy))
     }
 
     /// The slowest of all that each chunk must pass.
-    fn pace(
+    fn limits(
         &self,
-        plan: &Plan,
         ends: &[f64],
         load: &HashMap<LinkId, f64>,
         lanes: &[(usize, usize, usize, usize)],
         busy: &[f64],
     ) -> Timing {
-        let mut pace = ends[2] - ends[1];
-        let mut limit = format!("the latency of `{}`'s steps", plan.algorithm);
+        let steps = ends[2] - ends[1];
         let mut floor: f64 = 0.0;
+        let mut limit = "the latency of its steps".to_string();
+        let mut source = String::new();
         let mut links: Vec<_> = load.iter().collect();
         links.sort_by_key(|(id, _)| **id);
-        for (link, bytes) in links {
-            let seconds = bytes / self.topology.link(*link).bandwidth();
+        for (id, bytes) in links {
+            let link = self.topology.link(*id);
+            let seconds = bytes / link.bandwidth();
             if seconds > floor {
                 floor = seconds;
-                let (a, b) = self.topology.endpoints(*link);
-                let l = self.topology.link(*link);
-                let ends = if a == b {
-                    format!("the memory of {}", self.topology.device(a).id)
-                } else {
-                    format!(
-                        "the link {} -> {}",
-                        self.topology.device(a).id,
-                        self.topology.device(b).id
-                    )
-                };
-                limit = format!("{ends} at {:.1} GB/s ({})", l.bandwidth() / 1e9, l.source);
+                let (a, b) = self.topology.endpoints(*id);
+                let (from, to) = (&self.topology.device(a).id, &self.topology.device(b).id);
+                let ends = if a == b { format!("memory of {from}") } else { format!("link {from} -> {to}") };
+                limit = format!("{ends} at {:.1} GB/s", link.bandwidth() / 1e9);
+                source = format!("{}: {}", link.origin().name(), link.source);
             }
         }
         let mut work: HashMap<DeviceId, f64> = HashMap::new();
@@ -298,48 +325,44 @@ impl<'a> Model<'a> {
             *work.entry(self.placement.devices()[*rank]).or_default() += seconds;
         }
         for (device, seconds) in work {
-            if let Some((ranks, cores)) = self.cores.get(&device) {
-                let each = seconds / (*cores).min(*ranks) as f64;
-                if each > floor {
-                    floor = each;
-                    limit = format!("the {cores} core(s) of {}", self.topology.device(device).id);
-                }
+            let Some((ranks, cores)) = self.cores.get(&device) else { continue };
+            let each = seconds / (*cores).min(*ranks) as f64;
+            if each > floor {
+                floor = each;
+                let d = self.topology.device(device);
+                limit = format!("{cores} core(s) of {}", d.id);
+                source = match d.cpu.as_ref().and_then(|c| c.copy_rate) {
+                    Some(rate) => format!("measured: a core copies {:.1} GB/s", rate / 1e9),
+                    None => format!("assumed: a core copies {:.1} GB/s", COPY_RATE / 1e9),
+                };
             }
         }
-        if floor > pace * 0.999 {
-            pace = pace.max(floor);
-        } else {
-            limit = format!("each rank's own steps ({limit} is not full)");
+        if floor < steps * 0.999 {
+            limit = "its own steps, one after the other".into();
+            source = "no link or core is busy all the time".into();
         }
-        Timing { fill: ends[0].max(floor), pace, limit }
+        Timing { fill: ends[0], steps, floor, limit, source }
     }
 
-    /// Seconds to gather `bytes` from each of `srcs` into this rank's memory.
+    /// Seconds to gather `bytes` from each of `srcs` into `dst`.
     fn move_in(
         &mut self,
         rank: usize,
         srcs: &[Span],
+        dst: Span,
         bytes: f64,
-        charge: &mut impl FnMut(&Path, f64),
+        charge: &mut impl FnMut(&[LinkId], f64),
     ) -> Result<f64> {
-        let (mut take, memory) = self.local(rank, bytes, srcs.len() as f64);
-        if let Some(e) = memory {
-            charge(
-                &Path { links: vec![e], rate: 0.0, latency: 0.0 },
-                bytes * (srcs.len() as f64 + 1.0) / 2.0,
-            );
-        }
+        let (own, memory) = self.local(rank, bytes, srcs, Some(dst), false);
+        self.charge_memory(rank, memory, charge);
         let mut wire: f64 = 0.0;
-        for src in srcs {
-            if let (Buffer::Scratch, Some(owner)) = (src.buffer, src.owner) {
-                let path = self.path(owner as usize, rank)?;
-                if path.links.iter().any(|e| Some(*e) != memory) {
-                    charge(&path, bytes);
-                    wire += bytes / path.rate;
-                }
+        for owner in srcs.iter().filter_map(|s| s.owner) {
+            let path = self.path(owner as usize, rank)?;
+            if !self.same_memory(owner as usize, rank) {
+                charge(&path.links, bytes);
+                wire += bytes / path.rate;
             }
         }
-        take = take.max(wire);
-        Ok(take)
+        Ok(own.max(wire))
     }
 }

@@ -9,7 +9,7 @@ use crate::plan::{Buffer, Instruction, Plan};
 use crate::text::{size, time};
 
 impl Choice {
-    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, ratio, bottleneck[], limit, algbw,
+    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, ratio, bottleneck[], limit, limit_source, algbw,
     /// candidates[] {algorithm, chunks, lanes, predicted_s, limit}}`. Times in seconds, `algbw` in GB/s, `ratio` is
     /// bound over prediction. The keys are a promise.
     pub fn to_json(&self) -> Value {
@@ -26,6 +26,7 @@ impl Choice {
             "ratio": self.ratio(),
             "bottleneck": self.bound.bottleneck,
             "limit": self.chosen.limit,
+            "limit_source": self.chosen.limit_source,
             "algbw": self.algbw() / 1e9,
             "candidates": self.candidates.iter().map(candidate).collect::<Vec<_>>(),
         })
@@ -49,16 +50,10 @@ impl Choice {
         ));
         put(format!("  each rank   {}", steps(plan)));
         put(format!("  predicted   {}, algbw {:.2} GB/s", time(c.seconds), self.algbw() / 1e9));
-        put(format!("  paced by    {}", c.limit));
-        put(format!(
-            "  bound       {}, {:.2} of it reached",
-            time(self.bound.seconds),
-            self.ratio()
-        ));
-        put(match self.bound.bottleneck.is_empty() {
-            true => format!("  bottleneck  latency, {}", time(self.bound.latency)),
-            false => format!("  bottleneck  {}", self.bound.bottleneck.join("; ")),
-        });
+        put(format!("  paced by    {} ({})", c.limit, c.limit_source));
+        put(format!("  bound       {}, {:.2} of it reached", time(self.bound.seconds), self.ratio()));
+        let bottleneck = if self.bound.bottleneck.is_empty() { "none" } else { &self.bound.bottleneck.join("; ") };
+        put(format!("  bottleneck  {bottleneck}"));
         put("  candidates".into());
         for other in &self.candidates {
             let mark = if other == c { "*" } else { " " };
@@ -83,26 +78,18 @@ fn steps(plan: &Plan) -> String {
             Instruction::Copy { src, .. } => (0, src.owner),
             Instruction::Reduce { .. } => (1, None),
             Instruction::Send { to, .. } => (2, Some(*to)),
-            Instruction::Recv { from, .. } | Instruction::RecvReduce { from, .. } => {
-                (3, Some(*from))
-            }
+            Instruction::Recv { from, .. } | Instruction::RecvReduce { from, .. } => (3, Some(*from)),
             Instruction::Notify { .. } | Instruction::Await { .. } => continue,
         };
         if let Instruction::Reduce { srcs, .. } = i {
-            peers.extend(
-                srcs.iter().filter(|s| s.buffer == Buffer::Scratch).filter_map(|s| s.owner),
-            );
+            peers.extend(srcs.iter().filter(|s| s.buffer == Buffer::Scratch).filter_map(|s| s.owner));
         }
         counts[kind] += 1;
         peers.extend(peer);
     }
     let words = ["copies", "reductions", "sends", "receives"];
-    let said: Vec<String> = counts
-        .iter()
-        .zip(words)
-        .filter(|(n, _)| **n > 0)
-        .map(|(n, word)| format!("{n} {word}"))
-        .collect();
+    let said: Vec<String> =
+        counts.iter().zip(words).filter(|(n, _)| **n > 0).map(|(n, word)| format!("{n} {word}")).collect();
     match said.is_empty() {
         true => "nothing".into(),
         false => format!("{} a chunk, with {} peer(s)", said.join(", "), peers.len()),

@@ -29,14 +29,7 @@ impl Layout {
         Self::cut(plan.collective, plan.ranks(), plan.parts, block, width, chunks)
     }
 
-    fn cut(
-        c: Collective,
-        ranks: usize,
-        parts: usize,
-        block: u64,
-        width: usize,
-        chunks: u64,
-    ) -> Result<Self> {
+    fn cut(c: Collective, ranks: usize, parts: usize, block: u64, width: usize, chunks: u64) -> Result<Self> {
         message_bytes(c, ranks, block, width)?;
         let (in_blocks, out_blocks) = c.blocks(ranks);
         let blocks = in_blocks.max(out_blocks) as u64;
@@ -115,18 +108,10 @@ impl Layout {
 ///
 /// # Errors
 /// [`Error::Argument`] where that is more than an address space holds.
-pub fn message_bytes(
-    collective: Collective,
-    ranks: usize,
-    block: u64,
-    width: usize,
-) -> Result<u64> {
+pub fn message_bytes(collective: Collective, ranks: usize, block: u64, width: usize) -> Result<u64> {
     let (inputs, outputs) = collective.blocks(ranks);
     let blocks = inputs.max(outputs) as u64;
-    let bytes = block
-        .checked_mul(blocks)
-        .and_then(|n| n.checked_mul(width as u64))
-        .filter(|b| *b <= isize::MAX as u64);
+    let bytes = block.checked_mul(blocks).and_then(|n| n.checked_mul(width as u64)).filter(|b| *b <= isize::MAX as u64);
     bytes.ok_or_else(|| {
         Error::Argument(format!(
             "a message of {blocks} block(s) of {block} elements of {width} bytes is more than an address space holds"
@@ -139,14 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn layout(
-        c: Collective,
-        ranks: usize,
-        parts: usize,
-        block: u64,
-        width: usize,
-        chunks: u64,
-    ) -> Layout {
+    fn layout(c: Collective, ranks: usize, parts: usize, block: u64, width: usize, chunks: u64) -> Layout {
         Layout::cut(c, ranks, parts, block, width, chunks).unwrap()
     }
 

@@ -21,9 +21,7 @@ impl Placement {
         }
         let host = |d: &DeviceId| {
             let device = topology.device(*d);
-            device.host.ok_or_else(|| {
-                Error::Plan(format!("{} is on no host, no rank can run there", device.id))
-            })
+            device.host.ok_or_else(|| Error::Plan(format!("{} is on no host, no rank can run there", device.id)))
         };
         let hosts = devices.iter().map(host).collect::<Result<_>>()?;
         Ok(Self { devices, hosts })
@@ -85,9 +83,7 @@ impl Placement {
         let mut levels = Vec::new();
         let mut inner = 1;
         for places in [&by_device, &self.hosts] {
-            if let Some(run) =
-                even_run(places).filter(|run| *run > inner && run % inner == 0 && *run < n)
-            {
+            if let Some(run) = even_run(places).filter(|run| *run > inner && run % inner == 0 && *run < n) {
                 levels.push(run / inner);
                 inner = run;
             }

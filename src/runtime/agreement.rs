@@ -43,11 +43,7 @@ impl Asked {
         };
         let dtype = u8::try_from(dtype).ok().and_then(DType::from_code);
         let dtype = dtype.map_or("unknown type".into(), |d| d.to_string());
-        let op = u8::try_from(op)
-            .ok()
-            .and_then(ReduceOp::from_code)
-            .map(|o| format!(" {o}"))
-            .unwrap_or_default();
+        let op = u8::try_from(op).ok().and_then(ReduceOp::from_code).map(|o| format!(" {o}")).unwrap_or_default();
         format!("{name}{op} of {count} {dtype}")
     }
 }
@@ -67,8 +63,7 @@ pub(crate) fn disagreement(sequence: u64, asked: &[Descriptor]) -> Error {
         .iter()
         .map(|(d, ranks)| {
             let plural = if ranks.len() == 1 { "" } else { "s" };
-            let plan =
-                if same_request { format!(" by plan {:016x}", d.0[5]) } else { String::new() };
+            let plan = if same_request { format!(" by plan {:016x}", d.0[5]) } else { String::new() };
             format!("rank{plural} {} asked {}{plan}", crate::text::list(ranks), Asked::words(*d))
         })
         .collect();
@@ -97,9 +92,6 @@ mod tests {
              rank 1 asked all-reduce sum of 9 bf16; rank 4 asked barrier"
         );
         let text = disagreement(0, &[a.encode(), Asked { plan: 2, ..a }.encode()]).to_string();
-        assert!(
-            text.contains("by plan 0000000000000001") && text.contains("by plan 0000000000000002"),
-            "{text}"
-        );
+        assert!(text.contains("by plan 0000000000000001") && text.contains("by plan 0000000000000002"), "{text}");
     }
 }

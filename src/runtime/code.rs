@@ -71,10 +71,7 @@ impl Code {
     pub fn new(plan: Arc<Plan>, rank: usize) -> Result<Self> {
         let channels: Vec<HashMap<(u32, u32), u32>> = plan.programs.iter().map(outgoing).collect();
         let base = |r: usize| plan.depth * plan.programs[r].scratch;
-        let units = (0..plan.ranks())
-            .map(|r| base(r) + channels[r].len() * CHANNEL_DEPTH)
-            .max()
-            .unwrap_or(0);
+        let units = (0..plan.ranks()).map(|r| base(r) + channels[r].len() * CHANNEL_DEPTH).max().unwrap_or(0);
         if u32::try_from(units).is_err() {
             return Err(Error::Plan(format!("a rank would need {units} parts of staging")));
         }
@@ -82,9 +79,7 @@ impl Code {
         let mut uses: Vec<u64> = Vec::new();
         let mut counter = |kind: u8, peer: u32, id: u32| -> Result<u32> {
             if id as usize >= CELLS {
-                return Err(Error::Plan(format!(
-                    "flag or channel {id}: a pair of ranks has {CELLS}, from 0"
-                )));
+                return Err(Error::Plan(format!("flag or channel {id}: a pair of ranks has {CELLS}, from 0")));
             }
             let next = counters.len() as u32;
             let c = *counters.entry((kind, peer, id)).or_insert(next);
@@ -97,16 +92,11 @@ impl Code {
             Buffer::Output => Place::Output(s.at),
             Buffer::Scratch => {
                 let rank = s.owner.unwrap_or(rank as u32);
-                Place::Staging {
-                    rank,
-                    unit: s.at,
-                    stride: plan.programs[rank as usize].scratch as u32,
-                }
+                Place::Staging { rank, unit: s.at, stride: plan.programs[rank as usize].scratch as u32 }
             }
         };
         let slots = |sender: usize, key: (u32, u32)| {
-            (base(sender) + channels[sender].get(&key).map_or(0, |c| *c as usize) * CHANNEL_DEPTH)
-                as u32
+            (base(sender) + channels[sender].get(&key).map_or(0, |c| *c as usize) * CHANNEL_DEPTH) as u32
         };
         let me = rank as u32;
         let mut lanes = Vec::new();
@@ -142,15 +132,11 @@ impl Code {
                         let (part, src, dst) = (parts.first, place(*src), place(*dst));
                         Op::RecvReduce { part, from, src, dst, finish: *finish }
                     }
-                    Instruction::Notify { to, flag } => Op::Notify {
-                        to: Signal { peer: *to, cell: *flag, counter: counter(2, *to, *flag)? },
-                    },
+                    Instruction::Notify { to, flag } => {
+                        Op::Notify { to: Signal { peer: *to, cell: *flag, counter: counter(2, *to, *flag)? } }
+                    }
                     Instruction::Await { from, flag, lag } => Op::Await {
-                        from: Signal {
-                            peer: *from,
-                            cell: *flag,
-                            counter: counter(3, *from, *flag)?,
-                        },
+                        from: Signal { peer: *from, cell: *flag, counter: counter(3, *from, *flag)? },
                         lag: *lag,
                     },
                 });

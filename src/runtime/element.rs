@@ -24,18 +24,8 @@ pub enum DType {
 
 impl DType {
     /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::F32,
-        Self::F64,
-        Self::F16,
-        Self::Bf16,
-        Self::I8,
-        Self::U8,
-        Self::I32,
-        Self::U32,
-        Self::I64,
-        Self::U64,
-    ];
+    pub const ALL: [Self; 10] =
+        [Self::F32, Self::F64, Self::F16, Self::Bf16, Self::I8, Self::U8, Self::I32, Self::U32, Self::I64, Self::U64];
 
     /// Bytes an element.
     pub fn width(self) -> usize {
@@ -153,16 +143,15 @@ impl FromStr for ReduceOp {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|o| o.name() == s).ok_or_else(|| {
-            Error::Argument(format!("`{s}` is no reduction; sum, prod, min, max or avg is"))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|o| o.name() == s)
+            .ok_or_else(|| Error::Argument(format!("`{s}` is no reduction; sum, prod, min, max or avg is")))
     }
 }
 
 /// Types that a collective can carry.
-pub trait Element:
-    Copy + Send + Sync + Default + PartialEq + fmt::Debug + sealed::Sealed + 'static
-{
+pub trait Element: Copy + Send + Sync + Default + PartialEq + fmt::Debug + sealed::Sealed + 'static {
     /// Its name at run time.
     const DTYPE: DType;
 }

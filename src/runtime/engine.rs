@@ -181,8 +181,7 @@ impl<'a> Run<'a> {
                 Some(asked) if asked == self.call.asked => self.agreed += 1,
                 // To name all of them, all must have said something.
                 Some(_) => {
-                    let said: Option<Vec<_>> =
-                        (0..ranks).map(|r| self.segment.asked(r, sequence)).collect();
+                    let said: Option<Vec<_>> = (0..ranks).map(|r| self.segment.asked(r, sequence)).collect();
                     match said {
                         Some(said) => return Err(disagreement(sequence, &said)),
                         None => break,
@@ -225,30 +224,24 @@ impl<'a> Run<'a> {
                         }
                         self.reduce(few, dst, chunk, part, *finish);
                     } else {
-                        let many: Vec<_> =
-                            srcs.iter().map(|s| self.address(*s, chunk, i).cast_const()).collect();
+                        let many: Vec<_> = srcs.iter().map(|s| self.address(*s, chunk, i).cast_const()).collect();
                         self.reduce(&many, dst, chunk, part, *finish);
                     }
                 }
             }
             Op::Send { part, src, to } => {
-                if !self.passed()
-                    && !matches!(src, Place::Input(_))
-                    && !private(&[*src], *src, self.code.rank)
-                {
+                if !self.passed() && !matches!(src, Place::Input(_)) && !private(&[*src], *src, self.code.rank) {
                     return false;
                 }
                 let sent = self.counters[to.counter as usize];
-                let credit =
-                    self.segment.credit(self.code.rank, to.peer as usize, to.cell as usize);
+                let credit = self.segment.credit(self.code.rank, to.peer as usize, to.cell as usize);
                 if sent >= CHANNEL_DEPTH as u64
                     && credit.load(Ordering::Acquire) < self.tag + sent + 1 - CHANNEL_DEPTH as u64
                 {
                     return false;
                 }
                 let n = self.layout.len(chunk, u64::from(*part)) * self.layout.width();
-                let (src, slot) =
-                    (self.address(*src, chunk, 0), self.slot(self.code.rank, *to, sent));
+                let (src, slot) = (self.address(*src, chunk, 0), self.slot(self.code.rank, *to, sent));
                 // SAFETY: the slot is this rank's until the flag is raised below, and again once credited.
                 unsafe { host::copy(src, slot, n as usize) };
                 self.counters[to.counter as usize] = sent + 1;
@@ -283,8 +276,7 @@ impl<'a> Run<'a> {
                     if !self.passed() && from.peer as usize != self.code.rank {
                         return false;
                     }
-                    let flag =
-                        self.segment.flag(from.peer as usize, self.code.rank, from.cell as usize);
+                    let flag = self.segment.flag(from.peer as usize, self.code.rank, from.cell as usize);
                     let count = &mut self.counters[from.counter as usize];
                     if flag.load(Ordering::Acquire) <= self.tag + *count {
                         return false;
@@ -335,9 +327,7 @@ impl<'a> Run<'a> {
                 let generation = (chunk % self.code.plan.depth as u64) as usize;
                 let unit = unit as usize + generation * stride as usize + i;
                 // SAFETY: `layout` made every unit of the plan fit the half.
-                return unsafe {
-                    self.segment.staging(rank as usize).add(self.half + unit * self.part_bytes)
-                };
+                return unsafe { self.segment.staging(rank as usize).add(self.half + unit * self.part_bytes) };
             }
         };
         let (start, _) = self.layout.range(chunk, u64::from(at) + i as u64);
@@ -348,20 +338,13 @@ impl<'a> Run<'a> {
     /// The ranks that something here waits for, and in what.
     fn waits_for(&self) -> (Vec<usize>, String) {
         if !self.passed() {
-            let absent = (0..self.segment.ranks())
-                .filter(|r| self.segment.asked(*r, self.call.sequence).is_none());
-            return (
-                absent.collect(),
-                format!("collective number {} (it did not come)", self.call.sequence),
-            );
+            let absent = (0..self.segment.ranks()).filter(|r| self.segment.asked(*r, self.call.sequence).is_none());
+            return (absent.collect(), format!("collective number {} (it did not come)", self.call.sequence));
         }
         let mut ranks = Vec::new();
         let mut phase = String::new();
         for (lane, cursor) in self.cursors.iter().enumerate() {
-            let Some(op) = self.code.lanes[lane]
-                .get(cursor.pc)
-                .filter(|_| cursor.chunk < self.layout.chunks())
-            else {
+            let Some(op) = self.code.lanes[lane].get(cursor.pc).filter(|_| cursor.chunk < self.layout.chunks()) else {
                 continue;
             };
             let peer = match op {
@@ -391,10 +374,7 @@ impl<'a> Run<'a> {
         if let Some(failed) = self.segment.failure() {
             let (kind, rank) = (failed >> 32, (failed & u64::from(u32::MAX)) as usize);
             return Err(if kind == FAILED_TIMEOUT {
-                let phase = format!(
-                    "collective number {} (another rank gave up on it)",
-                    self.call.sequence
-                );
+                let phase = format!("collective number {} (another rank gave up on it)", self.call.sequence);
                 Error::Timeout { waited: since.elapsed(), ranks: vec![rank], phase }
             } else {
                 lost(rank, "another rank found it gone")
@@ -415,8 +395,7 @@ impl<'a> Run<'a> {
         if waited < timeout {
             return Ok(());
         }
-        self.segment
-            .fail(failure(FAILED_TIMEOUT, ranks.first().copied().unwrap_or(self.code.rank)));
+        self.segment.fail(failure(FAILED_TIMEOUT, ranks.first().copied().unwrap_or(self.code.rank)));
         Err(Error::Timeout { waited, ranks, phase })
     }
 }

@@ -16,9 +16,7 @@ impl Topology {
         if hosts == self.hosts() {
             return Ok(self.clone());
         }
-        let refuse = |why: String| {
-            Err(Error::Topology(format!("{} cannot be {hosts} hosts: {why}", self.name)))
-        };
+        let refuse = |why: String| Err(Error::Topology(format!("{} cannot be {hosts} hosts: {why}", self.name)));
         if self.hosts() != 1 || hosts == 0 {
             return refuse(format!("it is {} host(s), and one host can be repeated", self.hosts()));
         }
@@ -28,9 +26,7 @@ impl Topology {
         }
         let devices = self.graph.node_count();
         if devices.checked_mul(hosts).is_none_or(|n| n > MAX_DEVICES) {
-            return refuse(format!(
-                "with {devices} devices each they are more than {MAX_DEVICES} devices"
-            ));
+            return refuse(format!("with {devices} devices each they are more than {MAX_DEVICES} devices"));
         }
         let mut all = Self::new(&format!("{hosts} x {}", self.name));
         all.source.clone_from(&self.source);
@@ -43,8 +39,7 @@ impl Topology {
         for host in 0..hosts {
             let mut ids = shared.clone();
             for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
-                let d =
-                    Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
+                let d = Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
                 ids[id.0.index()] = Some(all.add_device(d)?);
             }
             for (_, a, b, link) in self.links() {
@@ -73,8 +68,7 @@ impl Topology {
     fn port(&self, nic: DeviceId) -> Link {
         let inward = self.links().filter(|(_, a, ..)| *a == nic);
         let widest = inward.map(|(.., l)| l.bound_bandwidth()).fold(0.0, f64::max);
-        let mut port =
-            Link::new(LinkKind::Ethernet, "assumed: as wide as the NIC's way into the host");
+        let mut port = Link::new(LinkKind::Ethernet, "assumed: as wide as the NIC's way into the host");
         port.nominal = (widest > 0.0).then_some(widest);
         port
     }

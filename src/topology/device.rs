@@ -93,4 +93,7 @@ pub struct CpuInfo {
     /// Bytes per second that one core copies from memory to memory, as measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_rate: Option<f64>,
+    /// Bytes per second that one core reads of what another has just written, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_rate: Option<f64>,
 }

@@ -73,10 +73,7 @@ impl Topology {
     /// [`Error::Topology`] where another has its id.
     pub fn add_device(&mut self, device: Device) -> Result<DeviceId> {
         if self.ids.contains_key(&device.id) {
-            return Err(Error::Topology(format!(
-                "there are two devices `{}`; ids must differ",
-                device.id
-            )));
+            return Err(Error::Topology(format!("there are two devices `{}`; ids must differ", device.id)));
         }
         let id = device.id.clone();
         let node = self.graph.add_node(device);
@@ -112,9 +109,7 @@ impl Topology {
 
     /// All links: id, from, to, link.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, DeviceId, DeviceId, &Link)> {
-        self.graph
-            .edge_references()
-            .map(|e| (LinkId(e.id()), DeviceId(e.source()), DeviceId(e.target()), e.weight()))
+        self.graph.edge_references().map(|e| (LinkId(e.id()), DeviceId(e.source()), DeviceId(e.target()), e.weight()))
     }
 
     /// A device. The id must be of this topology.
@@ -152,8 +147,7 @@ impl Topology {
 
     /// All devices of a kind, by host and index.
     pub fn of_kind(&self, kind: DeviceKind) -> Vec<DeviceId> {
-        let mut found: Vec<DeviceId> =
-            self.devices().filter(|(_, d)| d.kind == kind).map(|(id, _)| id).collect();
+        let mut found: Vec<DeviceId> = self.devices().filter(|(_, d)| d.kind == kind).map(|(id, _)| id).collect();
         found.sort_by_key(|id| (self.device(*id).host, self.device(*id).index));
         found
     }

@@ -152,10 +152,7 @@ impl Link {
 
     /// What a plan counts on, bytes per second: measured, else usable, else nominal, else what is assumed of the kind.
     pub fn bandwidth(&self) -> f64 {
-        self.measured
-            .or(self.usable)
-            .or(self.nominal)
-            .unwrap_or_else(|| self.kind.assumed_bandwidth())
+        self.measured.or(self.usable).or(self.nominal).unwrap_or_else(|| self.kind.assumed_bandwidth())
     }
 
     /// What a bound counts on: nominal, else as [`Link::bandwidth`].

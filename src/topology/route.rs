@@ -1,8 +1,8 @@
 //! The way from one device to another, and what people call such ways.
 //!
 //! Widest-shortest in the sense that NCCL's path search has: the class of the worst step counts first, then the
-//! narrowest link, then the number of steps. Traffic passes through a GPU only where nothing else keeps it off the
-//! PCIe (NVB), and never through a GPU of another host.
+//! narrowest link, then the number of steps. Traffic passes through a GPU only to stay off the PCIe (NVB) or to reach
+//! that GPU's NIC (PXN), and never through a GPU of another host.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -96,6 +96,8 @@ struct Label {
     bandwidth: f64,
     hops: u32,
     latency: f64,
+    /// Left another GPU by PCIe, on the way to its NIC.
+    pxn: bool,
 }
 
 impl Label {
@@ -144,17 +146,13 @@ impl Topology {
     /// [`Topology::route`] to every device, by node index. One search (Dijkstra's) in all.
     pub fn routes_from(&self, from: DeviceId) -> Vec<Option<Route>> {
         let via = self.search(from);
-        let all = self.devices().map(|(to, _)| {
-            if to == from { Some(self.local(from)) } else { self.unwind(from, to, &via) }
-        });
+        let all =
+            self.devices().map(|(to, _)| if to == from { Some(self.local(from)) } else { self.unwind(from, to, &via) });
         all.collect()
     }
 
     fn local(&self, device: DeviceId) -> Route {
-        let own = self
-            .graph
-            .edges_connecting(device.0, device.0)
-            .find(|e| e.weight().kind == LinkKind::Memory);
+        let own = self.graph.edges_connecting(device.0, device.0).find(|e| e.weight().kind == LinkKind::Memory);
         match own {
             Some(e) => Route {
                 links: vec![LinkId(e.id())],
@@ -162,12 +160,7 @@ impl Topology {
                 bandwidth: e.weight().bandwidth(),
                 latency: e.weight().latency,
             },
-            None => Route {
-                links: vec![],
-                class: PathClass::Local,
-                bandwidth: f64::INFINITY,
-                latency: 0.0,
-            },
+            None => Route { links: vec![], class: PathClass::Local, bandwidth: f64::INFINITY, latency: 0.0 },
         }
     }
 
@@ -176,7 +169,7 @@ impl Topology {
         let n = self.graph.node_count();
         let mut best: Vec<Option<Label>> = vec![None; n];
         let mut via: Vec<Option<LinkId>> = vec![None; n];
-        let start = Label { grade: 0, bandwidth: f64::INFINITY, hops: 0, latency: 0.0 };
+        let start = Label { grade: 0, bandwidth: f64::INFINITY, hops: 0, latency: 0.0, pxn: false };
         let mut heap = BinaryHeap::from([Entry(start, from.0)]);
         best[from.0.index()] = Some(start);
         while let Some(Entry(label, node)) = heap.pop() {
@@ -196,7 +189,10 @@ impl Topology {
             };
             for edge in self.graph.edges(node).filter(|e| e.target() != node) {
                 let link = edge.weight();
-                if through_gpu && !matches!(link.kind, LinkKind::NvLink | LinkKind::Xgmi) {
+                let nvlink = matches!(link.kind, LinkKind::NvLink | LinkKind::Xgmi);
+                // Out of another GPU by PCIe there is the way to its NIC only.
+                let pxn = !link.kind.is_network() && (label.pxn || through_gpu && !nvlink);
+                if pxn && matches!(self.graph[edge.target()].kind, DeviceKind::Cpu | DeviceKind::Gpu) {
                     continue;
                 }
                 if if link.kind.is_network() { no_exit } else { no_entry } {
@@ -210,6 +206,7 @@ impl Topology {
                     bandwidth: label.bandwidth.min(link.bandwidth()),
                     hops: label.hops + 1,
                     latency: label.latency + link.latency,
+                    pxn,
                 };
                 let slot = &mut best[edge.target().index()];
                 if slot.is_none_or(|b| next.order(&b).is_lt()) {
@@ -239,23 +236,20 @@ impl Topology {
             }
         }
         links.reverse();
-        let narrowest =
-            links.iter().map(|l| self.link(*l).bandwidth()).fold(f64::INFINITY, f64::min);
+        let narrowest = links.iter().map(|l| self.link(*l).bandwidth()).fold(f64::INFINITY, f64::min);
         let latency = links.iter().map(|l| self.link(*l).latency).sum();
         Some(Route { class: self.class(&links), bandwidth: narrowest, latency, links })
     }
 
     fn class(&self, links: &[LinkId]) -> PathClass {
         let kind = |l: &LinkId| self.link(*l).kind;
-        let inner: Vec<DeviceKind> =
-            links.iter().skip(1).map(|l| self.device(self.endpoints(*l).0).kind).collect();
+        let inner: Vec<DeviceKind> = links.iter().skip(1).map(|l| self.device(self.endpoints(*l).0).kind).collect();
         let ends = |l: &LinkId| self.endpoints(*l);
         let any = |k: &[LinkKind]| links.iter().any(|l| k.contains(&kind(l)));
         if links.iter().any(|l| kind(l).is_network()) {
             return PathClass::Net;
         }
-        let across: Vec<_> =
-            links.iter().filter(|l| kind(l) == LinkKind::CpuInterconnect).collect();
+        let across: Vec<_> = links.iter().filter(|l| kind(l) == LinkKind::CpuInterconnect).collect();
         if !across.is_empty() {
             let sockets = across.iter().any(|l| self.cross_socket(ends(l).0.0, ends(l).1.0));
             return if sockets { PathClass::Sys } else { PathClass::Node };

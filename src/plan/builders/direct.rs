@@ -9,13 +9,7 @@ use crate::plan::{Buffer, Collective, Instruction, Parts, Plan, Span};
 use crate::{Error, Result};
 
 /// Reduce-scatter phase: afterwards member `i` has the reduction of `group.shares[i]`.
-pub(super) fn reduce_scatter(
-    d: &mut Draft<'_>,
-    group: &Group,
-    lane: usize,
-    finish: bool,
-    shared: bool,
-) {
+pub(super) fn reduce_scatter(d: &mut Draft<'_>, group: &Group, lane: usize, finish: bool, shared: bool) {
     if !d.mapped(&group.ranks) {
         return send_and_reduce(d, group, lane, finish, shared);
     }
@@ -31,11 +25,7 @@ pub(super) fn reduce_scatter(
     for (share, &reader) in group.shares.iter().zip(&group.ranks) {
         for &part in share {
             let of = |&owner: &usize| d.home(owner, part).map(|s| seen_by(reader, owner, s));
-            reductions.push((
-                reader,
-                part,
-                group.ranks.iter().filter_map(of).collect::<Vec<Span>>(),
-            ));
+            reductions.push((reader, part, group.ranks.iter().filter_map(of).collect::<Vec<Span>>()));
         }
     }
     for (i, &rank) in group.ranks.iter().enumerate() {
@@ -65,11 +55,7 @@ fn send_and_reduce(d: &mut Draft<'_>, group: &Group, lane: usize, finish: bool, 
                 let (parts, from) = (Parts { first: part, count: 1 }, group.ranks[j] as u32);
                 let finish = finish && step + 2 == group.ranks.len();
                 let channel = channels[j][i];
-                d.push(
-                    rank,
-                    lane,
-                    Instruction::RecvReduce { parts, from, channel, src, dst, finish },
-                );
+                d.push(rank, lane, Instruction::RecvReduce { parts, from, channel, src, dst, finish });
                 src = dst;
             }
             d.set_home(rank, part, dst);
@@ -128,10 +114,7 @@ fn send_to_all(d: &mut Draft<'_>, group: &Group, lane: usize, shared: bool) {
 /// A flag (or channel) from each member to each other: `[from][to]`.
 fn flags(d: &mut Draft<'_>, group: &Group) -> Vec<Vec<u32>> {
     let ranks = &group.ranks;
-    ranks
-        .iter()
-        .map(|&a| ranks.iter().map(|&b| if a == b { 0 } else { d.flag(a, b) }).collect())
-        .collect()
+    ranks.iter().map(|&a| ranks.iter().map(|&b| if a == b { 0 } else { d.flag(a, b) }).collect()).collect()
 }
 
 /// Every rank reads every input and reduces all of it: one flight, `ranks` times the work.
@@ -142,15 +125,10 @@ pub fn one_shot(request: Request<'_>) -> Result<Plan> {
     request.check()?;
     let n = request.ranks();
     if request.collective != Collective::AllReduce {
-        return Err(Error::Plan(format!(
-            "one-shot makes an all-reduce only, not {}",
-            request.collective
-        )));
+        return Err(Error::Plan(format!("one-shot makes an all-reduce only, not {}", request.collective)));
     }
     if request.hosts.iter().any(|h| *h != request.hosts[0]) {
-        return Err(Error::Plan(
-            "one-shot reads every rank's memory, and these ranks are on several hosts".into(),
-        ));
+        return Err(Error::Plan("one-shot reads every rank's memory, and these ranks are on several hosts".into()));
     }
     let mut d = Draft::new(request, 1, 1);
     let parts = Parts { first: 0, count: 1 };
@@ -189,21 +167,15 @@ pub fn broadcast(request: Request<'_>, root: usize) -> Result<Plan> {
     let parts = Parts { first: 0, count: 1 };
     let output = Span { buffer: Buffer::Output, owner: None, at: 0 };
     for (i, &leader) in chain.iter().enumerate() {
-        let locals: Vec<usize> =
-            (0..n).filter(|&r| r != leader && d.mapped(&[r, leader])).collect();
+        let locals: Vec<usize> = (0..n).filter(|&r| r != leader && d.mapped(&[r, leader])).collect();
         if i > 0 {
-            d.push(
-                leader,
-                0,
-                Instruction::Recv { parts, from: chain[i - 1] as u32, channel: 0, dst: output },
-            );
+            d.push(leader, 0, Instruction::Recv { parts, from: chain[i - 1] as u32, channel: 0, dst: output });
             d.set_home(leader, 0, output);
         }
         if let (Some(&next), Some(src)) = (chain.get(i + 1), d.home(leader, 0)) {
             d.push(leader, 0, Instruction::Send { parts, to: next as u32, channel: 0, src });
         }
-        let flags: Vec<(u32, u32)> =
-            locals.iter().map(|&r| (d.flag(leader, r), d.flag(r, leader))).collect();
+        let flags: Vec<(u32, u32)> = locals.iter().map(|&r| (d.flag(leader, r), d.flag(r, leader))).collect();
         if !locals.is_empty() {
             // The scratch of two chunks ago must have been read by all before it is written again.
             for (&peer, &(_, read)) in locals.iter().zip(&flags) {

@@ -67,11 +67,7 @@ impl<'a> Draft<'a> {
             return Some(Span { buffer, owner: None, at: part });
         }
         let first = rank as u32 * self.per_block;
-        (first..first + self.per_block).contains(&part).then(|| Span {
-            buffer,
-            owner: None,
-            at: part - first,
-        })
+        (first..first + self.per_block).contains(&part).then(|| Span { buffer, owner: None, at: part - first })
     }
 
     /// Where `part`'s current value is at `rank`.
@@ -124,15 +120,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Receives `parts` into fresh places, which become their home.
-    pub fn recv(
-        &mut self,
-        rank: usize,
-        lane: usize,
-        from: usize,
-        channel: u32,
-        parts: &[u32],
-        shared: bool,
-    ) {
+    pub fn recv(&mut self, rank: usize, lane: usize, from: usize, channel: u32, parts: &[u32], shared: bool) {
         for &part in parts {
             let dst = self.place(rank, part, shared);
             let parts = Parts { first: part, count: 1 };
@@ -154,12 +142,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Copies parts from where they are to where `to` says, joining neighbours into one instruction.
-    pub fn copy(
-        &mut self,
-        rank: usize,
-        lane: usize,
-        moves: impl IntoIterator<Item = (u32, Span, Span)>,
-    ) {
+    pub fn copy(&mut self, rank: usize, lane: usize, moves: impl IntoIterator<Item = (u32, Span, Span)>) {
         let mut run: Option<(Parts, Span, Span)> = None;
         for (part, src, dst) in moves {
             if src == dst {
@@ -204,10 +187,8 @@ impl<'a> Draft<'a> {
 
     /// Writes to the output whatever belongs there and is not there yet.
     pub fn deliver(&mut self, rank: usize, lane: usize, parts: &[u32]) {
-        let moves: Vec<_> = parts
-            .iter()
-            .filter_map(|&p| Some((p, self.home(rank, p)?, self.output(rank, p)?)))
-            .collect();
+        let moves: Vec<_> =
+            parts.iter().filter_map(|&p| Some((p, self.home(rank, p)?, self.output(rank, p)?))).collect();
         self.copy(rank, lane, moves);
     }
 

@@ -42,9 +42,7 @@ pub fn hierarchical(request: Request<'_>, levels: &[Level]) -> Result<Plan> {
         Collective::ReduceScatter => (true, false),
         Collective::AllGather => (false, true),
         Collective::Broadcast { .. } => {
-            return Err(Error::Plan(
-                "a broadcast has no reduce-scatter and all-gather phases; use `direct`".into(),
-            ));
+            return Err(Error::Plan("a broadcast has no reduce-scatter and all-gather phases; use `direct`".into()));
         }
     };
     let machine = Machine::new(levels, request.collective);
@@ -66,15 +64,10 @@ pub fn hierarchical(request: Request<'_>, levels: &[Level]) -> Result<Plan> {
             let method = levels[phase.level].method;
             // What the host reads next must be where it can read it.
             let shared = rest.first().is_some_and(|next| reads_peers(&d, &machine, levels, next))
-                || (phase.last_scatter
-                    && rest.iter().any(|p| p.gather && reads_peers(&d, &machine, levels, p)));
+                || (phase.last_scatter && rest.iter().any(|p| p.gather && reads_peers(&d, &machine, levels, p)));
             match (phase.gather, method) {
-                (false, Method::Direct) => {
-                    direct::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared)
-                }
-                (false, Method::Ring) => {
-                    ring::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared)
-                }
+                (false, Method::Direct) => direct::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared),
+                (false, Method::Ring) => ring::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared),
                 (true, Method::Direct) => direct::all_gather(&mut d, &group, lane, shared),
                 (true, Method::Ring) => ring::all_gather(&mut d, &group, lane, shared),
             }
@@ -101,12 +94,7 @@ fn phases(active: &[usize], scatters: bool, gathers: bool) -> Vec<Phase> {
     let mut phases = Vec::new();
     if scatters {
         for (lane, &level) in active.iter().enumerate() {
-            phases.push(Phase {
-                level,
-                lane,
-                gather: false,
-                last_scatter: lane + 1 == active.len(),
-            });
+            phases.push(Phase { level, lane, gather: false, last_scatter: lane + 1 == active.len() });
         }
     }
     if gathers {
@@ -132,10 +120,8 @@ fn name(collective: Collective, levels: &[Level], active: &[usize]) -> String {
             method => word(method).into(),
         },
         _ => {
-            let each: Vec<String> = active
-                .iter()
-                .map(|&l| format!("{} {}", word(levels[l].method), levels[l].ranks))
-                .collect();
+            let each: Vec<String> =
+                active.iter().map(|&l| format!("{} {}", word(levels[l].method), levels[l].ranks)).collect();
             format!("hierarchical({})", each.join(", "))
         }
     }
@@ -192,10 +178,7 @@ impl Machine {
             .filter(|rank| (rank / stride).is_multiple_of(self.sizes[level]))
             .map(|first| {
                 let ranks = self.members(level, first);
-                let shares = ranks
-                    .iter()
-                    .map(|r| by_inner[r % (stride * self.sizes[level])].clone())
-                    .collect();
+                let shares = ranks.iter().map(|r| by_inner[r % (stride * self.sizes[level])].clone()).collect();
                 Group { ranks, shares }
             })
             .collect()

@@ -5,16 +5,9 @@ use crate::plan::builders::draft::{Draft, Group};
 use crate::plan::{Instruction, Parts};
 
 /// Reduce-scatter phase: afterwards member `i` has the reduction of `group.shares[i]`.
-pub(super) fn reduce_scatter(
-    d: &mut Draft<'_>,
-    group: &Group,
-    lane: usize,
-    finish: bool,
-    shared: bool,
-) {
+pub(super) fn reduce_scatter(d: &mut Draft<'_>, group: &Group, lane: usize, finish: bool, shared: bool) {
     let n = group.ranks.len();
-    let channels: Vec<u32> =
-        (0..n).map(|i| d.flag(group.ranks[i], group.ranks[(i + 1) % n])).collect();
+    let channels: Vec<u32> = (0..n).map(|i| d.flag(group.ranks[i], group.ranks[(i + 1) % n])).collect();
     for step in 0..n - 1 {
         for (i, &rank) in group.ranks.iter().enumerate() {
             let (next, prev) = (group.ranks[(i + 1) % n], group.ranks[(i + n - 1) % n]);
@@ -25,15 +18,9 @@ pub(super) fn reduce_scatter(
             for (&part, out) in group.shares[take].iter().zip(&group.shares[give]) {
                 d.send(rank, lane, next, channels[i], &[*out]);
                 let Some(src) = d.home(rank, part) else { continue };
-                let (parts, dst) =
-                    (Parts { first: part, count: 1 }, d.place(rank, part, shared && last));
-                let (from, channel, finish) =
-                    (prev as u32, channels[(i + n - 1) % n], finish && last);
-                d.push(
-                    rank,
-                    lane,
-                    Instruction::RecvReduce { parts, from, channel, src, dst, finish },
-                );
+                let (parts, dst) = (Parts { first: part, count: 1 }, d.place(rank, part, shared && last));
+                let (from, channel, finish) = (prev as u32, channels[(i + n - 1) % n], finish && last);
+                d.push(rank, lane, Instruction::RecvReduce { parts, from, channel, src, dst, finish });
                 d.set_home(rank, part, dst);
             }
         }
@@ -43,8 +30,7 @@ pub(super) fn reduce_scatter(
 /// All-gather phase: afterwards every member has every share.
 pub(super) fn all_gather(d: &mut Draft<'_>, group: &Group, lane: usize, shared: bool) {
     let n = group.ranks.len();
-    let channels: Vec<u32> =
-        (0..n).map(|i| d.flag(group.ranks[i], group.ranks[(i + 1) % n])).collect();
+    let channels: Vec<u32> = (0..n).map(|i| d.flag(group.ranks[i], group.ranks[(i + 1) % n])).collect();
     for step in 0..n - 1 {
         for (i, &rank) in group.ranks.iter().enumerate() {
             let (next, prev) = (group.ranks[(i + 1) % n], group.ranks[(i + n - 1) % n]);

@@ -74,15 +74,7 @@ impl<'a> Memory<'a> {
                 set
             })
             .collect();
-        let mut memory = Self {
-            plan,
-            chunks,
-            in_place,
-            per_block,
-            cells: Vec::new(),
-            sets,
-            unions: HashMap::new(),
-        };
+        let mut memory = Self { plan, chunks, in_place, per_block, cells: Vec::new(), sets, unions: HashMap::new() };
         for rank in 0..n {
             let size = memory.size(rank, Buffer::Input) * chunks
                 + memory.size(rank, Buffer::Output) * chunks
@@ -97,12 +89,7 @@ impl<'a> Memory<'a> {
                         Collective::AllGather => rank * per_block + at,
                         _ => at,
                     } as u32;
-                    let cell = memory.cell(
-                        rank,
-                        Span { buffer: Buffer::Input, owner: None, at: at as u32 },
-                        0,
-                        chunk,
-                    );
+                    let cell = memory.cell(rank, Span { buffer: Buffer::Input, owner: None, at: at as u32 }, 0, chunk);
                     memory.cells[rank][cell].value = Some(Value {
                         chunk: chunk as u32,
                         part,
@@ -129,11 +116,8 @@ impl<'a> Memory<'a> {
         let (mut buffer, mut at) = (span.buffer, span.at as usize + i);
         if self.in_place && buffer != Buffer::Scratch {
             // The smaller buffer is the rank's own block of the larger one.
-            let (inputs, outputs) =
-                (self.size(owner, Buffer::Input), self.size(owner, Buffer::Output));
-            if buffer == Buffer::Output && outputs < inputs
-                || buffer == Buffer::Input && inputs < outputs
-            {
+            let (inputs, outputs) = (self.size(owner, Buffer::Input), self.size(owner, Buffer::Output));
+            if buffer == Buffer::Output && outputs < inputs || buffer == Buffer::Input && inputs < outputs {
                 at += owner * self.per_block;
             }
             buffer = if inputs > outputs { Buffer::Input } else { Buffer::Output };
@@ -144,30 +128,16 @@ impl<'a> Memory<'a> {
             Buffer::Input => inputs * chunk + at,
             Buffer::Output => inputs * self.chunks + outputs * chunk + at,
             Buffer::Scratch => {
-                (inputs + outputs) * self.chunks
-                    + self.size(owner, buffer) * (chunk % self.plan.depth)
-                    + at
+                (inputs + outputs) * self.chunks + self.size(owner, buffer) * (chunk % self.plan.depth) + at
             }
         }
     }
 
     fn refuse(&self, fault: Fault, at: Location, why: String) -> Refusal {
-        Refusal::new(
-            self.plan,
-            fault,
-            Some(at),
-            format!("{why}{}", if self.in_place { ", in place" } else { "" }),
-        )
+        Refusal::new(self.plan, fault, Some(at), format!("{why}{}", if self.in_place { ", in place" } else { "" }))
     }
 
-    pub fn read(
-        &mut self,
-        a: Access<'_>,
-        rank: usize,
-        span: Span,
-        i: usize,
-        part: u32,
-    ) -> Result<Value, Refusal> {
+    pub fn read(&mut self, a: Access<'_>, rank: usize, span: Span, i: usize, part: u32) -> Result<Value, Refusal> {
         let owner = span.owner.map_or(rank, |o| o as usize);
         let cell = self.cell(owner, span, i, a.chunk);
         let c = &self.cells[owner][cell];
@@ -192,17 +162,10 @@ impl<'a> Memory<'a> {
     }
 
     /// That this is the part the instruction says it moves.
-    pub fn expect(
-        &self,
-        at: Location,
-        value: Value,
-        chunk: usize,
-        part: u32,
-    ) -> Result<Value, Refusal> {
+    pub fn expect(&self, at: Location, value: Value, chunk: usize, part: u32) -> Result<Value, Refusal> {
         if value.part != part || value.chunk as usize != chunk {
             let behind = chunk as i64 - i64::from(value.chunk);
-            let of =
-                if behind == 0 { String::new() } else { format!(" of {behind} chunk(s) before") };
+            let of = if behind == 0 { String::new() } else { format!(" of {behind} chunk(s) before") };
             return Err(self.refuse(
                 Fault::WrongData,
                 at,
@@ -212,14 +175,7 @@ impl<'a> Memory<'a> {
         Ok(value)
     }
 
-    pub fn write(
-        &mut self,
-        a: Access<'_>,
-        rank: usize,
-        span: Span,
-        i: usize,
-        value: Value,
-    ) -> Result<(), Refusal> {
+    pub fn write(&mut self, a: Access<'_>, rank: usize, span: Span, i: usize, value: Value) -> Result<(), Refusal> {
         let cell = self.cell(rank, span, i, a.chunk);
         let c = &self.cells[rank][cell];
         if let Some(w) = c.written.filter(|w| !a.knows(w)) {
@@ -227,8 +183,7 @@ impl<'a> Memory<'a> {
             return Err(self.refuse(Fault::UnorderedWrites, a.at, why));
         }
         if let Some(r) = c.reads.iter().find(|r| !a.knows(r)) {
-            let why =
-                format!("overwrites {span} and nothing orders that after the read by {}", r.at);
+            let why = format!("overwrites {span} and nothing orders that after the read by {}", r.at);
             return Err(self.refuse(Fault::UnorderedRead, a.at, why));
         }
         let event = a.event();
@@ -240,12 +195,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The reduction of `values` in this order.
-    pub fn combine(
-        &mut self,
-        at: Location,
-        values: &[Value],
-        finish: bool,
-    ) -> Result<Value, Refusal> {
+    pub fn combine(&mut self, at: Location, values: &[Value], finish: bool) -> Result<Value, Refusal> {
         let mut out = values[0];
         for v in values {
             if v.finished {
@@ -260,8 +210,7 @@ impl<'a> Memory<'a> {
             out.ranks = self.union(out.ranks, v.ranks).ok_or_else(|| {
                 let (a, b) = (self.members(out.ranks), self.members(v.ranks));
                 let twice: Vec<usize> = a.into_iter().filter(|r| b.contains(r)).collect();
-                let why =
-                    format!("counts part {} of rank {} twice", v.part, crate::text::list(&twice));
+                let why = format!("counts part {} of rank {} twice", v.part, crate::text::list(&twice));
                 self.refuse(Fault::Doubled, at, why)
             })?;
             out.tree = mix(out.tree, v.tree);
@@ -269,11 +218,7 @@ impl<'a> Memory<'a> {
         if finish {
             let missing = self.missing(out.ranks);
             if !missing.is_empty() {
-                let why = format!(
-                    "finishes part {} without rank {}",
-                    out.part,
-                    crate::text::list(&missing)
-                );
+                let why = format!("finishes part {} without rank {}", out.part, crate::text::list(&missing));
                 return Err(self.refuse(Fault::Dropped, at, why));
             }
             out.finished = true;
@@ -297,15 +242,11 @@ impl<'a> Memory<'a> {
     }
 
     fn members(&self, set: u32) -> Vec<usize> {
-        (0..self.plan.ranks())
-            .filter(|r| self.sets[set as usize][r / 64] >> (r % 64) & 1 == 1)
-            .collect()
+        (0..self.plan.ranks()).filter(|r| self.sets[set as usize][r / 64] >> (r % 64) & 1 == 1).collect()
     }
 
     fn missing(&self, set: u32) -> Vec<usize> {
-        (0..self.plan.ranks())
-            .filter(|r| self.sets[set as usize][r / 64] >> (r % 64) & 1 == 0)
-            .collect()
+        (0..self.plan.ranks()).filter(|r| self.sets[set as usize][r / 64] >> (r % 64) & 1 == 0).collect()
     }
 
     /// That every output holds what the collective promises.
@@ -325,24 +266,13 @@ impl<'a> Memory<'a> {
                     let last = cell.written.map(|w| w.at);
                     let wrong = |fault, why: String| {
                         let place = if self.in_place { ", in place" } else { "" };
-                        Err(Refusal::new(
-                            self.plan,
-                            fault,
-                            last,
-                            format!("rank {rank} ends {why}{place}"),
-                        ))
+                        Err(Refusal::new(self.plan, fault, last, format!("rank {rank} ends {why}{place}")))
                     };
                     let Some(v) = cell.value else {
-                        return wrong(
-                            Fault::Dropped,
-                            format!("with nothing in part {part} of its output"),
-                        );
+                        return wrong(Fault::Dropped, format!("with nothing in part {part} of its output"));
                     };
                     if v.part != part || v.chunk as usize != chunk {
-                        return wrong(
-                            Fault::WrongData,
-                            format!("with part {} where part {part} should be", v.part),
-                        );
+                        return wrong(Fault::WrongData, format!("with part {} where part {part} should be", v.part));
                     }
                     match self.plan.collective {
                         Collective::AllReduce | Collective::ReduceScatter => {
@@ -351,22 +281,15 @@ impl<'a> Memory<'a> {
                                 let without = crate::text::list(&missing);
                                 return wrong(
                                     Fault::Dropped,
-                                    format!(
-                                        "with part {part} of its output lacking rank {without}"
-                                    ),
+                                    format!("with part {part} of its output lacking rank {without}"),
                                 );
                             }
                             if n > 1 && !v.finished {
-                                return wrong(
-                                    Fault::Dropped,
-                                    format!("with part {part} of its output not finished"),
-                                );
+                                return wrong(Fault::Dropped, format!("with part {part} of its output not finished"));
                             }
                             let (first, tree) = *trees.entry(part).or_insert((rank, v.tree));
                             if tree != v.tree {
-                                let why = format!(
-                                    "with part {part} combined in another order than rank {first}'s"
-                                );
+                                let why = format!("with part {part} combined in another order than rank {first}'s");
                                 return wrong(Fault::DifferentBits, why);
                             }
                         }

@@ -109,20 +109,11 @@ fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
         return bad(None, "the plan has no ranks".into());
     }
     if hosts.len() != n {
-        return bad(
-            None,
-            format!("the plan is for {n} ranks and hosts are given for {}", hosts.len()),
-        );
+        return bad(None, format!("the plan is for {n} ranks and hosts are given for {}", hosts.len()));
     }
     let (inputs, outputs) = plan.collective.blocks(n);
-    if plan.parts == 0
-        || !plan.parts.is_multiple_of(inputs.max(outputs))
-        || u32::try_from(plan.parts).is_err()
-    {
-        return bad(
-            None,
-            format!("{} parts cannot be shared out to {} blocks", plan.parts, inputs.max(outputs)),
-        );
+    if plan.parts == 0 || !plan.parts.is_multiple_of(inputs.max(outputs)) || u32::try_from(plan.parts).is_err() {
+        return bad(None, format!("{} parts cannot be shared out to {} blocks", plan.parts, inputs.max(outputs)));
     }
     if plan.depth == 0 || plan.depth > 64 || plan.chunk_bytes == 0 {
         return bad(None, "depth must be 1 to 64 and chunk_bytes at least 1".into());
@@ -151,10 +142,7 @@ fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
                 Buffer::Scratch => plan.programs[owner].scratch,
             };
             if s.at as usize + parts.count as usize > size {
-                return Err(format!(
-                    "{s} with {} part(s) is past the end, {size} parts",
-                    parts.count
-                ));
+                return Err(format!("{s} with {} part(s) is past the end, {size} parts", parts.count));
             }
             Ok(())
         };
@@ -162,26 +150,20 @@ fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
             for (index, i) in code.0.iter().enumerate() {
                 let parts = i.parts().unwrap_or(Parts { first: 0, count: 1 });
                 let checks = || -> Result<(), String> {
-                    if parts.count == 0 || parts.first as usize + parts.count as usize > plan.parts
-                    {
+                    if parts.count == 0 || parts.first as usize + parts.count as usize > plan.parts {
                         return Err(format!("{parts} of {}", plan.parts));
                     }
                     match i {
-                        Instruction::Copy { src, dst, .. } => {
-                            span(src, parts, false).and(span(dst, parts, true))
-                        }
+                        Instruction::Copy { src, dst, .. } => span(src, parts, false).and(span(dst, parts, true)),
                         Instruction::Reduce { srcs, dst, .. } if srcs.is_empty() => {
                             Err(format!("nothing is reduced to {dst}"))
                         }
-                        Instruction::Reduce { srcs, dst, .. } => srcs
-                            .iter()
-                            .try_for_each(|s| span(s, parts, false))
-                            .and(span(dst, parts, true)),
+                        Instruction::Reduce { srcs, dst, .. } => {
+                            srcs.iter().try_for_each(|s| span(s, parts, false)).and(span(dst, parts, true))
+                        }
                         Instruction::Send { src, .. } => span(src, parts, false),
                         Instruction::Recv { dst, .. } => span(dst, parts, true),
-                        Instruction::RecvReduce { src, dst, .. } => {
-                            span(src, parts, false).and(span(dst, parts, true))
-                        }
+                        Instruction::RecvReduce { src, dst, .. } => span(src, parts, false).and(span(dst, parts, true)),
                         Instruction::Notify { .. } | Instruction::Await { .. } => Ok(()),
                     }
                 };
@@ -331,9 +313,7 @@ impl<'a> Run<'a> {
                         let value = self.memory.combine(at, &[value, own], *finish)?;
                         self.memory.write(access!(), rank, *dst, 0, value)?;
                     }
-                    Instruction::Recv { dst, .. } => {
-                        self.memory.write(access!(), rank, *dst, 0, value)?
-                    }
+                    Instruction::Recv { dst, .. } => self.memory.write(access!(), rank, *dst, 0, value)?,
                     _ => {}
                 }
                 self.taken[queue].clone_from(&self.lanes[l].clock);

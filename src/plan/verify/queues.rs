@@ -44,8 +44,7 @@ impl Queues {
                     let me = rank as u32;
                     let (from, to, id, carries_data, put) = match i {
                         Instruction::Send { to, channel, .. } => (me, *to, *channel, true, true),
-                        Instruction::Recv { from, channel, .. }
-                        | Instruction::RecvReduce { from, channel, .. } => {
+                        Instruction::Recv { from, channel, .. } | Instruction::RecvReduce { from, channel, .. } => {
                             (*from, me, *channel, true, false)
                         }
                         Instruction::Notify { to, flag } => (me, *to, *flag, false, true),
@@ -61,11 +60,10 @@ impl Queues {
                     if i.parts().is_some_and(|p| p.count != 1) {
                         return Err(refuse("a message is one part".into()));
                     }
-                    let queue =
-                        *ids.entry(Key { from, to, id, carries_data }).or_insert_with(|| {
-                            queues.push(Queue::default());
-                            queues.len() - 1
-                        });
+                    let queue = *ids.entry(Key { from, to, id, carries_data }).or_insert_with(|| {
+                        queues.push(Queue::default());
+                        queues.len() - 1
+                    });
                     let q = &mut queues[queue];
                     let (end, count, word) = if put {
                         (&mut q.producer, &mut q.puts, "filled")
@@ -75,9 +73,7 @@ impl Queues {
                     *count += 1;
                     let (other, _) = *end.get_or_insert((flat, at));
                     if other != flat {
-                        return Err(refuse(format!(
-                            "this flag or channel is {word} by another lane too"
-                        )));
+                        return Err(refuse(format!("this flag or channel is {word} by another lane too")));
                     }
                     refs.push(queue);
                 }
@@ -100,10 +96,7 @@ impl Queues {
                     return refusal;
                 }
                 _ if q.puts != q.takes => {
-                    return unpaired(
-                        q.consumer,
-                        format!("given {} times and taken {} times a chunk", q.puts, q.takes),
-                    );
+                    return unpaired(q.consumer, format!("given {} times and taken {} times a chunk", q.puts, q.takes));
                 }
                 _ => {}
             }

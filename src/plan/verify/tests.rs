@@ -3,20 +3,12 @@ use crate::plan::Lane;
 use crate::plan::builders::{self, Level, Method, Request};
 use proptest::prelude::*;
 
-const ALL: [Collective; 4] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast { root: 0 },
-];
+const ALL: [Collective; 4] =
+    [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Broadcast { root: 0 }];
 
 fn two_shot(ranks: usize) -> Plan {
-    builders::two_shot(Request {
-        collective: Collective::AllReduce,
-        hosts: &vec![0; ranks],
-        chunk_bytes: 1 << 20,
-    })
-    .unwrap()
+    builders::two_shot(Request { collective: Collective::AllReduce, hosts: &vec![0; ranks], chunk_bytes: 1 << 20 })
+        .unwrap()
 }
 
 fn refused(plan: &Plan) -> Refusal {
@@ -73,10 +65,7 @@ fn a_read_before_its_write_is_refused() {
     plan.programs[1].lanes[0].0.swap(i, i + 1);
     let r = refused(&plan);
     assert!(matches!(r.fault, Fault::ReadBeforeWrite | Fault::UnorderedRead), "{r}");
-    assert_eq!(
-        r.at.unwrap().rank,
-        if r.fault == Fault::ReadBeforeWrite { 0 } else { r.at.unwrap().rank }
-    );
+    assert_eq!(r.at.unwrap().rank, if r.fault == Fault::ReadBeforeWrite { 0 } else { r.at.unwrap().rank });
 }
 
 #[test]
@@ -88,11 +77,7 @@ fn a_missing_wait_is_refused() {
             .collect();
         for wait in waits {
             let mut plan = whole.clone();
-            let Instruction::Await { from, flag, .. } =
-                plan.programs[victim].lanes[0].0.remove(wait)
-            else {
-                panic!()
-            };
+            let Instruction::Await { from, flag, .. } = plan.programs[victim].lanes[0].0.remove(wait) else { panic!() };
             let gone = |i: &Instruction| *i == Instruction::Notify { to: victim as u32, flag };
             plan.programs[from as usize].lanes[0].0.retain(|i| !gone(i));
             let r = refused(&plan);
@@ -141,12 +126,8 @@ fn a_cyclic_wait_is_refused() {
 
 #[test]
 fn a_ring_of_sends_that_all_go_first_twice_is_refused() {
-    let mut plan = builders::ring(Request {
-        collective: Collective::AllReduce,
-        hosts: &[0, 1],
-        chunk_bytes: 1024,
-    })
-    .unwrap();
+    let mut plan =
+        builders::ring(Request { collective: Collective::AllReduce, hosts: &[0, 1], chunk_bytes: 1024 }).unwrap();
     for program in &mut plan.programs {
         // Two sends in a row need a channel of two parts; one is all that is promised.
         program.lanes[0].0.sort_by_key(|i| !matches!(i, Instruction::Send { .. }));
@@ -156,12 +137,8 @@ fn a_ring_of_sends_that_all_go_first_twice_is_refused() {
 
 #[test]
 fn bits_that_would_differ_are_refused() {
-    let mut plan = builders::one_shot(Request {
-        collective: Collective::AllReduce,
-        hosts: &[0; 3],
-        chunk_bytes: 64,
-    })
-    .unwrap();
+    let mut plan =
+        builders::one_shot(Request { collective: Collective::AllReduce, hosts: &[0; 3], chunk_bytes: 64 }).unwrap();
     let i = find(&plan, 1, |i| matches!(i, Instruction::Reduce { .. }));
     if let Instruction::Reduce { srcs, .. } = &mut plan.programs[1].lanes[0].0[i] {
         srcs.reverse();
@@ -175,18 +152,8 @@ fn indices_from_outside_never_panic() {
     let parts = Parts { first: u32::MAX, count: u32::MAX };
     let cases = [
         Instruction::Copy { parts, src: huge, dst: huge },
-        Instruction::Reduce {
-            parts: Parts { first: 0, count: 1 },
-            srcs: vec![],
-            dst: huge,
-            finish: true,
-        },
-        Instruction::Send {
-            parts: Parts { first: 0, count: 1 },
-            to: u32::MAX,
-            channel: u32::MAX,
-            src: huge,
-        },
+        Instruction::Reduce { parts: Parts { first: 0, count: 1 }, srcs: vec![], dst: huge, finish: true },
+        Instruction::Send { parts: Parts { first: 0, count: 1 }, to: u32::MAX, channel: u32::MAX, src: huge },
         Instruction::Notify { to: u32::MAX, flag: 0 },
         Instruction::Await { from: 0, flag: u32::MAX, lag: u32::MAX },
     ];
@@ -259,12 +226,8 @@ proptest! {
 fn one_shot_is_right_for_any_number_of_ranks() {
     for ranks in 1..9 {
         let hosts = vec![7; ranks];
-        let plan = builders::one_shot(Request {
-            collective: Collective::AllReduce,
-            hosts: &hosts,
-            chunk_bytes: 64,
-        })
-        .unwrap();
+        let plan =
+            builders::one_shot(Request { collective: Collective::AllReduce, hosts: &hosts, chunk_bytes: 64 }).unwrap();
         verify(&plan, &hosts).unwrap();
         assert!(ranks == 1 || plan.single_step());
     }

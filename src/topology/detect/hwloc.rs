@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use hwlocality::Topology as Hwloc;
 use hwlocality::object::TopologyObject;
-use hwlocality::object::attributes::{
-    BridgeAttributes, ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes,
-};
+use hwlocality::object::attributes::{BridgeAttributes, ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes};
 use hwlocality::object::types::{BridgeType, OSDeviceType, ObjectType};
 use hwlocality::topology::builder::TypeFilter;
 
@@ -17,13 +15,10 @@ const SOURCE: &str = "hwloc";
 
 pub(super) fn detect() -> Result<Topology> {
     let fail = |e: &dyn std::fmt::Display| {
-        let from = std::env::var("HWLOC_XMLFILE")
-            .map(|f| format!(" (HWLOC_XMLFILE={f})"))
-            .unwrap_or_default();
+        let from = std::env::var("HWLOC_XMLFILE").map(|f| format!(" (HWLOC_XMLFILE={f})")).unwrap_or_default();
         Error::Detect(format!("hwloc cannot see this machine{from}: {e}"))
     };
-    let builder =
-        Hwloc::builder().with_io_type_filter(TypeFilter::KeepImportant).map_err(|e| fail(&e))?;
+    let builder = Hwloc::builder().with_io_type_filter(TypeFilter::KeepImportant).map_err(|e| fail(&e))?;
     let hwloc = builder.build().map_err(|e| fail(&e))?;
     let mut t = Topology::new(&host_name());
     t.source = format!("detected by {SOURCE}");
@@ -32,12 +27,7 @@ pub(super) fn detect() -> Result<Topology> {
         return Err(fail(&"it shows no NUMA node with cores that this process may use"));
     }
     interconnect(&mut t, &cpus);
-    let mut pci = Pci {
-        cpus,
-        switches: HashMap::new(),
-        unknown_speed: Vec::new(),
-        unknown_place: Vec::new(),
-    };
+    let mut pci = Pci { cpus, switches: HashMap::new(), unknown_speed: Vec::new(), unknown_place: Vec::new() };
     for object in hwloc.pci_devices() {
         pci.add(&mut t, object)?;
     }
@@ -55,13 +45,10 @@ fn cpus(hwloc: &Hwloc, t: &mut Topology) -> Result<Vec<(usize, DeviceId)>> {
     let mut found: Vec<(usize, DeviceId)> = Vec::new();
     let mut seen: Vec<Vec<usize>> = Vec::new();
     for node in hwloc.objects_with_type(ObjectType::NUMANode) {
-        let pus: Vec<usize> =
-            node.cpuset().map(|s| s.iter_set().map(usize::from).collect()).unwrap_or_default();
+        let pus: Vec<usize> = node.cpuset().map(|s| s.iter_set().map(usize::from).collect()).unwrap_or_default();
         let number = node.os_index().unwrap_or_else(|| node.logical_index());
         if pus.is_empty() || seen.contains(&pus) {
-            t.notice(format!(
-                "NUMA node {number} has memory and no cores of its own; no rank is placed there"
-            ));
+            t.notice(format!("NUMA node {number} has memory and no cores of its own; no rank is placed there"));
             continue;
         }
         let inside = |o: &&TopologyObject| node.cpuset().is_some_and(|set| o.is_inside_cpuset(set));
@@ -88,10 +75,9 @@ fn cpus(hwloc: &Hwloc, t: &mut Topology) -> Result<Vec<(usize, DeviceId)>> {
             l3: cache(ObjectType::L3Cache),
             memory,
             copy_rate: None,
+            exchange_rate: None,
         };
-        let name = package
-            .and_then(|p| p.info("CPUModel"))
-            .map(|n| n.to_string_lossy().trim().to_string());
+        let name = package.and_then(|p| p.info("CPUModel")).map(|n| n.to_string_lossy().trim().to_string());
         seen.push(pus);
         let index = found.len();
         let id = t.add_device(Device {
@@ -108,10 +94,7 @@ fn cpus(hwloc: &Hwloc, t: &mut Topology) -> Result<Vec<(usize, DeviceId)>> {
         t.add_link(
             id,
             id,
-            Link::new(
-                LinkKind::Memory,
-                "assumed: hwloc has no figure; measure with `topo-bench links`",
-            ),
+            Link::new(LinkKind::Memory, "assumed: hwloc has no figure; measure with `topo-bench links`"),
         );
         found.push((number, id));
     }
@@ -144,8 +127,7 @@ impl Pci {
         let mut name = os_name(object);
         if name.is_empty() {
             let info = |key| object.info(key).map(|s| s.to_string_lossy().trim().to_string());
-            let parts: Vec<String> =
-                [info("PCIVendor"), info("PCIDevice")].into_iter().flatten().collect();
+            let parts: Vec<String> = [info("PCIVendor"), info("PCIDevice")].into_iter().flatten().collect();
             name = parts.join(" ");
         }
         let numa = numa(object);
@@ -155,13 +137,7 @@ impl Pci {
             name,
             host: Some(0),
             index,
-            bus: Some(format!(
-                "{:04x}:{:02x}:{:02x}.{}",
-                pci.domain(),
-                pci.bus_id(),
-                pci.bus_device(),
-                pci.function()
-            )),
+            bus: Some(format!("{:04x}:{:02x}:{:02x}.{}", pci.domain(), pci.bus_id(), pci.bus_device(), pci.function())),
             numa,
             cpu: None,
             source: SOURCE.into(),
@@ -195,13 +171,8 @@ impl Pci {
             let name = format!("plx{index}");
             let (bus, speed) = match attributes.upstream_attributes() {
                 Some(UpstreamAttributes::PCI(up)) => {
-                    let bus = format!(
-                        "{:04x}:{:02x}:{:02x}.{}",
-                        up.domain(),
-                        up.bus_id(),
-                        up.bus_device(),
-                        up.function()
-                    );
+                    let bus =
+                        format!("{:04x}:{:02x}:{:02x}.{}", up.domain(), up.bus_id(), up.bus_device(), up.function());
                     (Some(bus), up.link_speed())
                 }
                 _ => (None, 0.0),
@@ -265,22 +236,19 @@ impl Pci {
 fn kind(pci: &PCIDeviceAttributes) -> Option<DeviceKind> {
     match (pci.class_id(), pci.vendor_id()) {
         (0x0200 | 0x0207, _) => Some(DeviceKind::Nic),
-        (0x0302 | 0x0380 | 0x1200, 0x10de | 0x1002 | 0x8086) | (0x0300, 0x10de | 0x1002) => {
-            Some(DeviceKind::Gpu)
-        }
+        (0x0302 | 0x0380 | 0x1200, 0x10de | 0x1002 | 0x8086) | (0x0300, 0x10de | 0x1002) => Some(DeviceKind::Gpu),
         _ => None,
     }
 }
 
 /// A switch's upstream port: a bridge below a root port, with ports below it.
 fn is_switch(bridge: &TopologyObject, attributes: &BridgeAttributes) -> bool {
-    let below_root_port = bridge.parent().and_then(TopologyObject::attributes).is_some_and(
-        |a| matches!(a, ObjectAttributes::Bridge(b) if b.upstream_type() == BridgeType::PCI),
-    );
+    let below_root_port = bridge
+        .parent()
+        .and_then(TopologyObject::attributes)
+        .is_some_and(|a| matches!(a, ObjectAttributes::Bridge(b) if b.upstream_type() == BridgeType::PCI));
     let ports = bridge.io_children().filter(|c| c.object_type() == ObjectType::Bridge).count();
-    attributes.upstream_type() == BridgeType::PCI
-        && below_root_port
-        && (ports > 0 || bridge.io_arity() > 1)
+    attributes.upstream_type() == BridgeType::PCI && below_root_port && (ports > 0 || bridge.io_arity() > 1)
 }
 
 fn os_name(object: &TopologyObject) -> String {
@@ -312,8 +280,7 @@ mod tests {
         let t = detect().unwrap();
         let cpus = t.of_kind(DeviceKind::Cpu);
         assert!(!cpus.is_empty());
-        let pus: usize =
-            cpus.iter().filter_map(|c| t.device(*c).cpu.as_ref()).map(|c| c.pus.len()).sum();
+        let pus: usize = cpus.iter().filter_map(|c| t.device(*c).cpu.as_ref()).map(|c| c.pus.len()).sum();
         assert!(pus >= std::thread::available_parallelism().unwrap().get().min(pus));
         let route = t.route(cpus[0], cpus[0]).unwrap();
         assert_eq!(route.links.len(), 1);

@@ -7,17 +7,14 @@ use crate::topology::{DeviceId, DeviceKind, LinkKind, Topology};
 impl Topology {
     /// A drawing for `dot -Tsvg`. Two directions that are alike are one line; ids are quoted.
     pub fn to_dot(&self) -> String {
-        let mut out = String::from(
-            "graph topology {\n  layout=dot; rankdir=TB; node [fontname=\"sans-serif\" fontsize=10];\n",
-        );
+        let mut out =
+            String::from("graph topology {\n  layout=dot; rankdir=TB; node [fontname=\"sans-serif\" fontsize=10];\n");
         let mut put = |line: String| {
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{line}");
         };
         for host in 0..self.hosts() {
-            put(format!(
-                "  subgraph cluster_host{host} {{\n    label=\"host {host}\"; color=gray;"
-            ));
+            put(format!("  subgraph cluster_host{host} {{\n    label=\"host {host}\"; color=gray;"));
             for (id, _) in self.devices().filter(|(_, d)| d.host == Some(host)) {
                 put(format!("    {}", self.node(id)));
             }
@@ -56,11 +53,7 @@ impl Topology {
         format!("{} [shape={shape}];", quote(&d.id))
     }
 
-    fn links_between(
-        &self,
-        a: DeviceId,
-        b: DeviceId,
-    ) -> impl Iterator<Item = &crate::topology::Link> {
+    fn links_between(&self, a: DeviceId, b: DeviceId) -> impl Iterator<Item = &crate::topology::Link> {
         self.graph.edges_connecting(a.0, b.0).map(|e| e.weight())
     }
 }

@@ -17,10 +17,7 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, String> {
         if all.len().saturating_mul(numbers.len()) > MAX {
             return Err(format!("`{text}` stands for more than {MAX} ids"));
         }
-        all = all
-            .iter()
-            .flat_map(|a| numbers.iter().map(move |n| format!("{a}{plain}{n}")))
-            .collect();
+        all = all.iter().flat_map(|a| numbers.iter().map(move |n| format!("{a}{plain}{n}"))).collect();
         rest = &tail[close + 1..];
     }
     for id in &mut all {
@@ -32,11 +29,8 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, String> {
 fn numbers(list: &str) -> Result<Vec<usize>, String> {
     let mut out = Vec::new();
     for item in list.split(',').map(str::trim) {
-        let number = |s: &str| {
-            s.trim()
-                .parse::<usize>()
-                .map_err(|_| format!("`{item}` is no number and no range such as 0-7"))
-        };
+        let number =
+            |s: &str| s.trim().parse::<usize>().map_err(|_| format!("`{item}` is no number and no range such as 0-7"));
         let (first, last) = match item.split_once('-') {
             Some((a, b)) => (number(a)?, number(b)?),
             None => (number(item)?, number(item)?),
@@ -60,10 +54,7 @@ mod tests {
     fn ranges_are_expanded_in_order() {
         assert_eq!(expand("gpu0").unwrap(), ["gpu0"]);
         assert_eq!(expand("gpu[0-2]").unwrap(), ["gpu0", "gpu1", "gpu2"]);
-        assert_eq!(
-            expand("h[0-1]/n[1,4-5]x").unwrap(),
-            ["h0/n1x", "h0/n4x", "h0/n5x", "h1/n1x", "h1/n4x", "h1/n5x"]
-        );
+        assert_eq!(expand("h[0-1]/n[1,4-5]x").unwrap(), ["h0/n1x", "h0/n4x", "h0/n5x", "h1/n1x", "h1/n4x", "h1/n5x"]);
     }
 
     #[test]

@@ -23,12 +23,7 @@ impl Topology {
         if !about.is_file() {
             return Err(fail("this is no regular file; a topology file is expected".into()));
         }
-        let large = || {
-            fail(format!(
-                "larger than {} MiB, the most that a topology file may have",
-                MAX_BYTES >> 20
-            ))
-        };
+        let large = || fail(format!("larger than {} MiB, the most that a topology file may have", MAX_BYTES >> 20));
         if about.len() > MAX_BYTES {
             return Err(large());
         }
@@ -40,11 +35,7 @@ impl Topology {
             return Err(large());
         }
         let text = String::from_utf8(bytes).map_err(|e| {
-            let line = e.as_bytes()[..e.utf8_error().valid_up_to()]
-                .iter()
-                .filter(|b| **b == b'\n')
-                .count()
-                + 1;
+            let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
             Error::TopologyFile {
                 file: path.display().to_string(),
                 line: Some(line),

@@ -62,6 +62,7 @@ struct RawDevice {
     l3: Option<Spanned<Value>>,
     memory: Option<Spanned<Value>>,
     copy_rate: Option<Spanned<Value>>,
+    exchange_rate: Option<Spanned<Value>>,
     source: Option<String>,
 }
 
@@ -109,16 +110,11 @@ impl Place<'_> {
             Value::Integer(i) => Ok(*i as f64),
             Value::Float(f) => Ok(*f),
             Value::String(s) => unit(s),
-            other => Err(format!(
-                "found a {}, expected a number or a text with a unit",
-                other.type_str()
-            )),
+            other => Err(format!("found a {}, expected a number or a text with a unit", other.type_str())),
         };
         let number = number.and_then(|n| match n.is_finite() && n > 0.0 {
             true => Ok(n),
-            false => Err(format!(
-                "found {n}, expected a finite number above 0; leave it out if it is not known"
-            )),
+            false => Err(format!("found {n}, expected a finite number above 0; leave it out if it is not known")),
         });
         number.map(Some).map_err(|e| self.error(Some(value.span()), field, e))
     }
@@ -139,23 +135,14 @@ impl Place<'_> {
         match value.get_ref() {
             Value::Array(list) if list.len() == n => Ok(list.get(i)),
             Value::Array(list) => {
-                let why = format!(
-                    "a list of {} for {n} device(s); give one value or one for each",
-                    list.len()
-                );
+                let why = format!("a list of {} for {n} device(s); give one value or one for each", list.len());
                 Err(self.error(Some(value.span()), field, why))
             }
             one => Ok(Some(one)),
         }
     }
 
-    fn index(
-        &self,
-        value: &Option<Spanned<Value>>,
-        field: &str,
-        i: usize,
-        n: usize,
-    ) -> Result<Option<usize>> {
+    fn index(&self, value: &Option<Spanned<Value>>, field: &str, i: usize, n: usize) -> Result<Option<usize>> {
         let found = self.one_of(value, field, i, n)?;
         let number = found.map(|v| v.as_integer().and_then(|i| usize::try_from(i).ok()).ok_or(v));
         number.transpose().map_err(|v| {
@@ -182,19 +169,15 @@ impl Topology {
             devices(&mut t, &place, device, &format!("device[{i}]"))?;
         }
         if t.graph.node_count() == 0 {
-            return Err(place.error(
-                None,
-                "device",
-                "no [[device]] is there; a topology has at least one",
-            ));
+            return Err(place.error(None, "device", "no [[device]] is there; a topology has at least one"));
         }
         for (i, link) in raw.link.iter().enumerate() {
             links(&mut t, &place, link, &format!("link[{i}]"))?;
         }
         match raw.hosts {
-            Some(hosts) if *hosts.get_ref() != t.hosts() => t
-                .cluster(*hosts.get_ref())
-                .map_err(|e| place.error(Some(hosts.span()), "hosts", e.to_string())),
+            Some(hosts) if *hosts.get_ref() != t.hosts() => {
+                t.cluster(*hosts.get_ref()).map_err(|e| place.error(Some(hosts.span()), "hosts", e.to_string()))
+            }
             _ => Ok(t),
         }
     }
@@ -215,15 +198,8 @@ impl Topology {
         let mut i = 0;
         while let Some((_, a, b, link)) = all.get(i) {
             // The other direction, if it is the next and the same, goes without saying.
-            let both = all
-                .get(i + 1)
-                .is_some_and(|(_, c, d, other)| (c, d) == (b, a) && other == link && a != b);
-            out.push_str(&link_text(
-                &self.device(*a).id,
-                &self.device(*b).id,
-                !both && a != b,
-                link,
-            ));
+            let both = all.get(i + 1).is_some_and(|(_, c, d, other)| (c, d) == (b, a) && other == link && a != b);
+            out.push_str(&link_text(&self.device(*a).id, &self.device(*b).id, !both && a != b, link));
             i += 1 + usize::from(both);
         }
         out
@@ -232,8 +208,7 @@ impl Topology {
 
 fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Result<()> {
     let field = |name: &str| format!("{at}.{name}");
-    let ids = range::expand(raw.id.get_ref())
-        .map_err(|e| place.error(Some(raw.id.span()), &field("id"), e))?;
+    let ids = range::expand(raw.id.get_ref()).map_err(|e| place.error(Some(raw.id.span()), &field("id"), e))?;
     if t.graph.node_count() + ids.len() > range::MAX {
         let why = format!("more than {} devices; give one host and `hosts`", range::MAX);
         return Err(place.error(Some(raw.id.span()), &field("id"), why));
@@ -244,22 +219,14 @@ fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Re
         _ => Some(raw.host.unwrap_or(0)),
     };
     if host.is_some_and(|h| h > range::MAX) {
-        return Err(place.error(
-            Some(raw.id.span()),
-            &field("host"),
-            format!("hosts are 0 to {}", range::MAX),
-        ));
+        return Err(place.error(Some(raw.id.span()), &field("host"), format!("hosts are 0 to {}", range::MAX)));
     }
     let before = t.devices().filter(|(_, d)| d.kind == raw.kind && d.host == host).count();
     for (i, id) in ids.into_iter().enumerate() {
         let bus = place.one_of(&raw.bus, &field("bus"), i, n)?;
         let bus = bus.map(|b| b.as_str().map(String::from).ok_or(b)).transpose().map_err(|b| {
             let span = raw.bus.as_ref().map(Spanned::span);
-            place.error(
-                span,
-                &field("bus"),
-                format!("found {b}, expected a text such as \"0000:3b:00.0\""),
-            )
+            place.error(span, &field("bus"), format!("found {b}, expected a text such as \"0000:3b:00.0\""))
         })?;
         let cpu = match raw.kind {
             DeviceKind::Cpu => Some(CpuInfo {
@@ -271,6 +238,7 @@ fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Re
                 l3: place.bytes(&raw.l3, &field("l3"))?,
                 memory: place.bytes(&raw.memory, &field("memory"))?,
                 copy_rate: place.figure(&raw.copy_rate, &field("copy-rate"), units::rate)?,
+                exchange_rate: place.figure(&raw.exchange_rate, &field("exchange-rate"), units::rate)?,
             }),
             _ => None,
         };
@@ -304,11 +272,7 @@ fn links(t: &mut Topology, place: &Place<'_>, raw: &RawLink, at: &str) -> Result
     if let Some(lanes) = &raw.lanes {
         link.lanes = *lanes.get_ref();
         if link.lanes == 0 {
-            return Err(place.error(
-                Some(lanes.span()),
-                &field("lanes"),
-                "found 0, expected at least 1",
-            ));
+            return Err(place.error(Some(lanes.span()), &field("lanes"), "found 0, expected at least 1"));
         }
     }
     for (a, b, span) in pairs(t, place, raw, &field)? {
@@ -331,12 +295,7 @@ fn links(t: &mut Topology, place: &Place<'_>, raw: &RawLink, at: &str) -> Result
 
 type Pair = (DeviceId, DeviceId, Range<usize>);
 
-fn pairs(
-    t: &Topology,
-    place: &Place<'_>,
-    raw: &RawLink,
-    field: &impl Fn(&str) -> String,
-) -> Result<Vec<Pair>> {
+fn pairs(t: &Topology, place: &Place<'_>, raw: &RawLink, field: &impl Fn(&str) -> String) -> Result<Vec<Pair>> {
     let find = |id: &str, span: Range<usize>, name: &str| {
         t.find(id).ok_or_else(|| {
             let near = nearest(t, id).map(|n| format!("; is `{n}` meant?")).unwrap_or_default();
@@ -346,35 +305,22 @@ fn pairs(
     if let Some(list) = &raw.pairs {
         let span = list.span();
         if raw.from.is_some() || raw.to.is_some() {
-            return Err(place.error(
-                Some(span),
-                &field("pairs"),
-                "give `pairs` or `from` and `to`, not both",
-            ));
+            return Err(place.error(Some(span), &field("pairs"), "give `pairs` or `from` and `to`, not both"));
         }
         let pair = |text: &String| {
             let Some((a, b)) = text.split_once(char::is_whitespace) else {
                 let why = format!("found {text:?}, expected two ids such as \"gpu0 gpu1\"");
                 return Err(place.error(Some(span.clone()), &field("pairs"), why));
             };
-            Ok((
-                find(a.trim(), span.clone(), "pairs")?,
-                find(b.trim(), span.clone(), "pairs")?,
-                span.clone(),
-            ))
+            Ok((find(a.trim(), span.clone(), "pairs")?, find(b.trim(), span.clone(), "pairs")?, span.clone()))
         };
         return list.get_ref().iter().map(pair).collect();
     }
     let (Some(from), Some(to)) = (&raw.from, &raw.to) else {
-        return Err(place.error(
-            Some(raw.kind.span()),
-            &field("from"),
-            "`from` and `to`, or `pairs`, are missing",
-        ));
+        return Err(place.error(Some(raw.kind.span()), &field("from"), "`from` and `to`, or `pairs`, are missing"));
     };
     let many = |s: &Spanned<String>, name: &str| -> Result<Vec<DeviceId>> {
-        let ids =
-            range::expand(s.get_ref()).map_err(|e| place.error(Some(s.span()), &field(name), e))?;
+        let ids = range::expand(s.get_ref()).map_err(|e| place.error(Some(s.span()), &field(name), e))?;
         ids.iter().map(|id| find(id, s.span(), name)).collect()
     };
     let (a, b) = (many(from, "from")?, many(to, "to")?);
@@ -412,20 +358,12 @@ fn pairs(
     }
     let (long, short) = (n.max(m), n.min(m));
     if long % short != 0 {
-        let why = format!(
-            "{n} devices cannot be joined with {m} in equal runs; use `each = \"all\"` or `pairs`"
-        );
+        let why = format!("{n} devices cannot be joined with {m} in equal runs; use `each = \"all\"` or `pairs`");
         return Err(place.error(Some(span), &field("from"), why));
     }
     let run = long / short;
     Ok((0..long)
-        .map(|i| {
-            (
-                a[if n == long { i } else { i / run }],
-                b[if m == long { i } else { i / run }],
-                span.clone(),
-            )
-        })
+        .map(|i| (a[if n == long { i } else { i / run }], b[if m == long { i } else { i / run }], span.clone()))
         .collect())
 }
 
@@ -458,8 +396,7 @@ fn quoted(text: &str) -> String {
 
 fn device_text(d: &Device) -> String {
     use std::fmt::Write;
-    let mut out =
-        format!("\n[[device]]\nkind = {}\nid = {}\n", quoted(d.kind.name()), quoted(&d.id));
+    let mut out = format!("\n[[device]]\nkind = {}\nid = {}\n", quoted(d.kind.name()), quoted(&d.id));
     let mut line = |key: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = writeln!(out, "{key} = {value}");
@@ -478,6 +415,7 @@ fn device_text(d: &Device) -> String {
             line(key, bytes.map(|b| b.to_string()));
         }
         line("copy-rate", c.copy_rate.map(|r| format!("{r:?}")));
+        line("exchange-rate", c.exchange_rate.map(|r| format!("{r:?}")));
     }
     line("source", Some(quoted(&d.source)));
     out
@@ -485,12 +423,8 @@ fn device_text(d: &Device) -> String {
 
 fn link_text(from: &str, to: &str, one_way: bool, l: &Link) -> String {
     use std::fmt::Write;
-    let mut out = format!(
-        "\n[[link]]\nkind = {}\nfrom = {}\nto = {}\n",
-        quoted(l.kind.name()),
-        quoted(from),
-        quoted(to)
-    );
+    let mut out =
+        format!("\n[[link]]\nkind = {}\nfrom = {}\nto = {}\n", quoted(l.kind.name()), quoted(from), quoted(to));
     let mut line = |key: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = writeln!(out, "{key} = {value}");

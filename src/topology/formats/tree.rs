@@ -24,11 +24,7 @@ impl Topology {
                 tree.line(1, &format!("host {host}"));
                 depth = 2;
             }
-            for cpu in self
-                .of_kind(DeviceKind::Cpu)
-                .into_iter()
-                .filter(|c| self.device(*c).host == Some(host))
-            {
+            for cpu in self.of_kind(DeviceKind::Cpu).into_iter().filter(|c| self.device(*c).host == Some(host)) {
                 tree.device(cpu, None, depth);
             }
             let rest: Vec<DeviceId> = self
@@ -157,15 +153,12 @@ fn figure(link: &Link, explain: bool) -> String {
         (n, _) => format!(" x {n}"),
     };
     let gb = |r: f64| if r >= 1e11 { format!("{:.0}", r / 1e9) } else { format!("{:.1}", r / 1e9) };
-    let mut text =
-        format!("{}{lanes} {} GB/s {}", link.kind, gb(link.bandwidth()), link.origin().name());
+    let mut text = format!("{}{lanes} {} GB/s {}", link.kind, gb(link.bandwidth()), link.origin().name());
     if link.measured.is_some() || explain {
         let _ = write!(text, ", {:.2} us", link.latency * 1e6);
     }
     if explain {
-        for (name, rate) in
-            [("nominal", link.nominal), ("usable", link.usable), ("measured", link.measured)]
-        {
+        for (name, rate) in [("nominal", link.nominal), ("usable", link.usable), ("measured", link.measured)] {
             if let Some(rate) = rate.filter(|_| link.origin().name() != name) {
                 let _ = write!(text, ", {name} {}", gb(rate));
             }

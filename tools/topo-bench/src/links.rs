@@ -99,12 +99,7 @@ pub fn measure(t: &Topology, all: bool, repeat: u32) -> Result<Measured> {
         bar.set_message(format!("copying memory on {}", t.device(cpu).id));
         let one = probe::copy_rate(&pus[..1], repeat)?;
         let all = if pus.len() > 1 { probe::copy_rate(&pus, repeat)? } else { one.clone() };
-        copying.push(Copying {
-            cpu,
-            one: Spread::of(&one),
-            all: Spread::of(&all),
-            cores: pus.len(),
-        });
+        copying.push(Copying { cpu, one: Spread::of(&one), all: Spread::of(&all), cores: pus.len() });
         bar.inc(1);
     }
     let mut pairs = Vec::new();
@@ -153,15 +148,16 @@ impl Measured {
         for c in &self.copying {
             if let Some(info) = &mut t.device_mut(c.cpu).cpu {
                 info.copy_rate = Some(c.one.median);
+                let near = self.pairs.iter().filter(|p| p.from.cpu == c.cpu && p.to.cpu == c.cpu);
+                let rates: Vec<f64> = near.map(|p| p.bandwidth.median).collect();
+                info.exchange_rate = (!rates.is_empty()).then(|| Spread::of(&rates).median);
             }
         }
         let links: Vec<_> = t.links().map(|(id, a, b, l)| (id, a, b, l.kind)).collect();
         for (id, a, b, kind) in links {
             let between = |p: &&Pair| p.from.cpu == a && p.to.cpu == b;
-            let latency: Vec<f64> =
-                self.pairs.iter().filter(between).map(|p| p.latency.median).collect();
-            let rates: Vec<f64> =
-                self.pairs.iter().filter(between).map(|p| p.bandwidth.median).collect();
+            let latency: Vec<f64> = self.pairs.iter().filter(between).map(|p| p.latency.median).collect();
+            let rates: Vec<f64> = self.pairs.iter().filter(between).map(|p| p.bandwidth.median).collect();
             let rate = match kind {
                 LinkKind::Memory => self.copying.iter().find(|c| c.cpu == a).map(|c| c.all.median),
                 LinkKind::CpuInterconnect if !rates.is_empty() => Some(Spread::of(&rates).median),
@@ -188,7 +184,8 @@ impl Measured {
     /// `{min, median, max}`, seconds and bytes per second.
     pub fn to_json(&self, t: &Topology) -> Value {
         let place = |p: &Place| json!({"core": p.pu, "cpu": t.device(p.cpu).id});
-        let pair = |p: &Pair| json!({"from": p.from.pu, "to": p.to.pu, "latency_s": p.latency, "bandwidth": p.bandwidth});
+        let pair =
+            |p: &Pair| json!({"from": p.from.pu, "to": p.to.pu, "latency_s": p.latency, "bandwidth": p.bandwidth});
         let copy = |c: &Copying| json!({"cpu": t.device(c.cpu).id, "cores": c.cores, "one": c.one, "all": c.all});
         json!({
             "places": self.places.iter().map(place).collect::<Vec<_>>(),
@@ -199,21 +196,13 @@ impl Measured {
 
     /// Matrices and their spread.
     pub fn text(&self, t: &Topology) -> String {
-        let mut out =
-            String::from("memory copy, GB/s copied (each byte is read once and written once)\n");
+        let mut out = String::from("memory copy, GB/s copied (each byte is read once and written once)\n");
         let header = ["", "one core", "all cores", "cores", "min - max of one", "min - max of all"];
         let gb = |r: f64| format!("{:.1}", r / 1e9);
         let range = |s: Spread| format!("{} - {}", gb(s.min), gb(s.max));
         let rows = self.copying.iter().map(|c| {
             let cores = c.cores.to_string();
-            vec![
-                t.device(c.cpu).id.clone(),
-                gb(c.one.median),
-                gb(c.all.median),
-                cores,
-                range(c.one),
-                range(c.all),
-            ]
+            vec![t.device(c.cpu).id.clone(), gb(c.one.median), gb(c.all.median), cores, range(c.one), range(c.all)]
         });
         out.push_str(&output::table(header.map(String::from).to_vec(), rows.collect()));
         if self.pairs.is_empty() {
@@ -225,10 +214,7 @@ impl Measured {
         out.push_str("\nbandwidth between cores, GB/s (row writes, column reads; blocks that fit the cache)\n");
         out.push_str(&self.matrix(|p| gb(p.bandwidth.median)));
         let worst = |spread: fn(&Pair) -> Spread| {
-            self.pairs
-                .iter()
-                .map(|p| (spread(p).max - spread(p).min) / spread(p).median)
-                .fold(0.0, f64::max)
+            self.pairs.iter().map(|p| (spread(p).max - spread(p).min) / spread(p).median).fold(0.0, f64::max)
         };
         out.push_str(&format!(
             "\nspread (max - min over median) of a pair, at most: latency {:.0} %, bandwidth {:.0} %\n",

@@ -60,9 +60,7 @@ fn main() -> ExitCode {
         Some(Command::Links(args)) => links::run(args).map(|()| true),
         Some(Command::Plan(args)) => plan::run(args).map(|()| true),
         Some(Command::AllReduce(args)) => collective::run(collective::Kind::AllReduce, args),
-        Some(Command::ReduceScatter(args)) => {
-            collective::run(collective::Kind::ReduceScatter, args)
-        }
+        Some(Command::ReduceScatter(args)) => collective::run(collective::Kind::ReduceScatter, args),
         Some(Command::AllGather(args)) => collective::run(collective::Kind::AllGather, args),
         Some(Command::Broadcast(args)) => collective::run(collective::Kind::Broadcast, args),
     };

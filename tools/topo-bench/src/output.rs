@@ -56,11 +56,7 @@ impl Spread {
         s.sort_by(f64::total_cmp);
         let at = |i: usize| s.get(i).copied().unwrap_or(0.0);
         let middle = s.len() / 2;
-        let median = if s.len() % 2 == 1 {
-            at(middle)
-        } else {
-            (at(middle.saturating_sub(1)) + at(middle)) / 2.0
-        };
+        let median = if s.len() % 2 == 1 { at(middle) } else { (at(middle.saturating_sub(1)) + at(middle)) / 2.0 };
         Self { min: at(0), median, max: at(s.len().saturating_sub(1)) }
     }
 

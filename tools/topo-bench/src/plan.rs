@@ -53,9 +53,7 @@ fn collective(text: &str) -> std::result::Result<Collective, String> {
         "all-gather" => Collective::AllGather,
         "broadcast" => Collective::Broadcast { root: 0 },
         _ => {
-            return Err(format!(
-                "`{text}` is no collective; all-reduce, reduce-scatter, all-gather or broadcast is"
-            ));
+            return Err(format!("`{text}` is no collective; all-reduce, reduce-scatter, all-gather or broadcast is"));
         }
     })
 }
@@ -82,11 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     let t = detect::topology(args.topology.as_ref(), args.hosts)?;
     let width = args.dtype.width() as u64;
     if args.size < width {
-        return Err(format!(
-            "--size {}: at least one {} of {width} byte(s) is needed",
-            args.size, args.dtype
-        )
-        .into());
+        return Err(format!("--size {}: at least one {} of {width} byte(s) is needed", args.size, args.dtype).into());
     }
     if args.size > 1 << 62 {
         return Err(format!("--size {}: more than 2^62 bytes are no message", args.size).into());
@@ -96,9 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
     let wish = Wish {
         algorithm: args.algorithm.clone().or(env.algorithm),
         chunks: args.chunks.or(env.chunks),
-        single_step: args.collective.reduces()
-            && args.op == ReduceOp::Avg
-            && args.dtype.is_integer(),
+        single_step: args.collective.reduces() && args.op == ReduceOp::Avg && args.dtype.is_integer(),
     };
     let choice = choose(&t, &placement, args.collective, args.size, &wish)?;
     verify(&choice.plan, placement.hosts())?;

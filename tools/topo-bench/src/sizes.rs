@@ -11,20 +11,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
         Some((at, 't' | 'T')) => (&head[..at], 40),
         _ => (head, 0),
     };
-    let wrong =
-        || format!("`{text}` is no size; a number of bytes such as 8, 64K, 256M or 1G is expected");
+    let wrong = || format!("`{text}` is no size; a number of bytes such as 8, 64K, 256M or 1G is expected");
     if let Ok(whole) = number.trim().parse::<u64>() {
-        return whole
-            .checked_mul(1 << shift)
-            .ok_or_else(|| format!("`{text}` is more than 2^64 bytes"));
+        return whole.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is more than 2^64 bytes"));
     }
     let value: f64 = number.trim().parse().map_err(|_| wrong())?;
     let bytes = value * (1u64 << shift) as f64;
-    if bytes.is_finite() && bytes >= 0.0 && bytes < u64::MAX as f64 {
-        Ok(bytes as u64)
-    } else {
-        Err(wrong())
-    }
+    if bytes.is_finite() && bytes >= 0.0 && bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
 #[cfg(test)]
@@ -38,8 +31,7 @@ mod tests {
         assert_eq!(parse("256MiB"), Ok(256 << 20));
         assert_eq!(parse("1.5G"), Ok(3 << 29));
         assert_eq!(parse("9223372036854775808"), Ok(1 << 63));
-        for bad in ["", "K", "-1", "x", "1e99", "nan", "99999999999G", "99999999999999999999", "é"]
-        {
+        for bad in ["", "K", "-1", "x", "1e99", "nan", "99999999999G", "99999999999999999999", "é"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -56,20 +56,14 @@ pub fn ranks(ranks: usize, args: &[String], env: &[(&str, String)]) -> Result<bo
     let voices: Vec<_> = children.iter_mut().map(|c| c.stderr.take()).collect();
     let voices: Vec<_> = voices
         .into_iter()
-        .map(|v| {
-            std::thread::spawn(move || {
-                v.map(|v| BufReader::new(v).lines().map_while(|l| l.ok()).collect())
-            })
-        })
+        .map(|v| std::thread::spawn(move || v.map(|v| BufReader::new(v).lines().map_while(|l| l.ok()).collect())))
         .collect();
     let statuses = wait(&mut children);
     let mut said: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (rank, voice) in voices.into_iter().enumerate() {
         let lines: Vec<String> = voice.join().ok().flatten().unwrap_or_default();
         for line in lines {
-            said.entry(line.strip_prefix("topo-bench: ").unwrap_or(&line).into())
-                .or_default()
-                .push(rank);
+            said.entry(line.strip_prefix("topo-bench: ").unwrap_or(&line).into()).or_default().push(rank);
         }
     }
     for (rank, status) in statuses.iter().enumerate() {

@@ -33,25 +33,18 @@ pub fn run(to: Option<&str>) -> Result<bool> {
     measured.enter(&mut t);
 
     let ranks = collective::default_ranks();
-    say(&format!(
-        "\n3. The plan for an all-reduce of {} f32 among {ranks} ranks\n\n",
-        text::size(MOST)
-    ));
+    say(&format!("\n3. The plan for an all-reduce of {} f32 among {ranks} ranks\n\n", text::size(MOST)));
     let placement = plan::placement(&t, Some(ranks))?;
     let choice = choose(&t, &placement, Collective::AllReduce, MOST, &Wish::from_env()?)?;
     verify(&choice.plan, placement.hosts())?;
     say(&choice.explain());
-    say(
-        "  proved      every rank ends with each rank's contribution once, and no order of events can hang it\n",
-    );
+    say("  proved      every rank ends with each rank's contribution once, and no order of events can hang it\n");
 
     say(&format!("\n4. That all-reduce among {ranks} processes, checked\n\n"));
     let topology = Shared::new(t.to_toml().as_bytes())?;
     let mut results = Shared::new(b"")?;
     let mut args: Vec<String> =
-        ["all-reduce", "-b", "8", "-e", "64M", "-f", "8", "-n", "20", "-w", "5", "-c", "1"]
-            .map(String::from)
-            .into();
+        ["all-reduce", "-b", "8", "-e", "64M", "-f", "8", "-n", "20", "-w", "5", "-c", "1"].map(String::from).into();
     args.extend(["--ranks".into(), ranks.to_string(), "--json".into(), results.path()]);
     if to == Some("-") {
         args.push("--quiet".into());
@@ -70,13 +63,7 @@ pub fn run(to: Option<&str>) -> Result<bool> {
     Ok(good)
 }
 
-fn summary(
-    t: &Topology,
-    measured: &links::Measured,
-    choice: &Choice,
-    rows: &Value,
-    good: bool,
-) -> String {
+fn summary(t: &Topology, measured: &links::Measured, choice: &Choice, rows: &Value, good: bool) -> String {
     let count = |kind| t.of_kind(kind).len();
     let cores: usize = t.devices().filter_map(|(_, d)| d.cpu.as_ref()).map(|c| c.pus.len()).sum();
     let mut lines = vec![format!(
@@ -110,10 +97,7 @@ fn summary(
         ));
     }
     lines.push(match good {
-        true => {
-            "checked   every element of every result against an independent reference: all right"
-                .into()
-        }
+        true => "checked   every element of every result against an independent reference: all right".into(),
         false => "checked   NOT all right: see above".into(),
     });
     lines.join("\n") + "\n"

@@ -2,13 +2,15 @@
 
 use half::{bf16, f16};
 
-/// One operator on one element type: lift into the accumulator, combine, lower once at the end.
+/// One operator on one element type, a block at a time: lift into accumulators, combine, lower once at the end.
 pub(super) trait Op<T: Copy> {
-    type Acc: Copy;
-    fn lift(x: T) -> Self::Acc;
-    fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    type Acc: Copy + Default;
+    fn lift(acc: &mut [Self::Acc], src: &[T]);
+    /// The first two sources in one pass.
+    fn pair(acc: &mut [Self::Acc], a: &[T], b: &[T]);
+    fn combine(acc: &mut [Self::Acc], src: &[T]);
     /// `ranks` is the divisor of an average.
-    fn lower(a: Self::Acc, ranks: f64) -> T;
+    fn lower(dst: &mut [T], acc: &[Self::Acc], ranks: f64);
 }
 
 pub(super) struct Sum;
@@ -17,21 +19,34 @@ pub(super) struct Min;
 pub(super) struct Max;
 pub(super) struct Avg;
 
-macro_rules! float_op {
+/// Plain loops over slices, which the compiler makes vectors of.
+macro_rules! op {
     ($op:ident, $t:ty, $acc:ty, $lift:expr, $combine:expr, $lower:expr) => {
         impl Op<$t> for $op {
             type Acc = $acc;
             #[inline(always)]
-            fn lift(x: $t) -> $acc {
-                $lift(x)
+            fn lift(acc: &mut [$acc], src: &[$t]) {
+                for (a, x) in acc.iter_mut().zip(src) {
+                    *a = $lift(*x);
+                }
             }
             #[inline(always)]
-            fn combine(a: $acc, b: $acc) -> $acc {
-                $combine(a, b)
+            fn pair(acc: &mut [$acc], a: &[$t], b: &[$t]) {
+                for (acc, (a, b)) in acc.iter_mut().zip(a.iter().zip(b)) {
+                    *acc = $combine($lift(*a), $lift(*b));
+                }
             }
             #[inline(always)]
-            fn lower(a: $acc, ranks: f64) -> $t {
-                $lower(a, ranks)
+            fn combine(acc: &mut [$acc], src: &[$t]) {
+                for (a, x) in acc.iter_mut().zip(src) {
+                    *a = $combine(*a, $lift(*x));
+                }
+            }
+            #[inline(always)]
+            fn lower(dst: &mut [$t], acc: &[$acc], ranks: f64) {
+                for (d, a) in dst.iter_mut().zip(acc) {
+                    *d = $lower(*a, ranks);
+                }
             }
         }
     };
@@ -39,13 +54,11 @@ macro_rules! float_op {
 
 macro_rules! float {
     ($t:ty, $acc:ident, $lift:expr, $lower:expr) => {
-        float_op!(Sum, $t, $acc, $lift, |a: $acc, b: $acc| a + b, |a, _| $lower(a));
-        float_op!(Prod, $t, $acc, $lift, |a: $acc, b: $acc| a * b, |a, _| $lower(a));
-        float_op!(Min, $t, $acc, $lift, minimum::$acc, |a, _| $lower(a));
-        float_op!(Max, $t, $acc, $lift, maximum::$acc, |a, _| $lower(a));
-        float_op!(Avg, $t, $acc, $lift, |a: $acc, b: $acc| a + b, |a: $acc, n: f64| $lower(
-            a / n as $acc
-        ));
+        op!(Sum, $t, $acc, $lift, |a: $acc, b: $acc| a + b, |a, _| $lower(a));
+        op!(Prod, $t, $acc, $lift, |a: $acc, b: $acc| a * b, |a, _| $lower(a));
+        op!(Min, $t, $acc, $lift, minimum::$acc, |a, _| $lower(a));
+        op!(Max, $t, $acc, $lift, maximum::$acc, |a, _| $lower(a));
+        op!(Avg, $t, $acc, $lift, |a: $acc, b: $acc| a + b, |a: $acc, n: f64| $lower(a / n as $acc));
     };
 }
 float!(f32, f32, |x| x, |x| x);
@@ -55,20 +68,29 @@ float!(f16, f32, f16_to_f32, f16_from_f32);
 
 macro_rules! integer {
     ($t:ty, $wide:ty, $divide:expr) => {
-        float_op!(Sum, $t, $t, |x| x, <$t>::wrapping_add, |a, _| a);
-        float_op!(Prod, $t, $t, |x| x, <$t>::wrapping_mul, |a, _| a);
-        float_op!(Min, $t, $t, |x| x, <$t>::min, |a, _| a);
-        float_op!(Max, $t, $t, |x| x, <$t>::max, |a, _| a);
-        float_op!(Avg, $t, $wide, <$wide>::from, |a: $wide, b: $wide| a + b, $divide);
+        op!(Sum, $t, $t, |x| x, <$t>::wrapping_add, |a, _| a);
+        op!(Prod, $t, $t, |x| x, <$t>::wrapping_mul, |a, _| a);
+        op!(Min, $t, $t, |x| x, <$t>::min, |a, _| a);
+        op!(Max, $t, $t, |x| x, <$t>::max, |a, _| a);
+        op!(Avg, $t, $wide, <$wide>::from, |a: $wide, b: $wide| a + b, $divide);
     };
 }
-// A quotient of whole numbers below 2^53 / ranks is never rounded up to the next one in f64, and that vectorises.
-integer!(i8, i32, |a: i32, n: f64| (f64::from(a) / n) as i8);
-integer!(u8, i32, |a: i32, n: f64| (f64::from(a) / n) as u8);
-integer!(i32, i64, |a: i64, n: f64| (a as f64 / n) as i32);
-integer!(u32, i64, |a: i64, n: f64| (a as f64 / n) as u32);
+// A quotient of whole numbers is never rounded up to the next one where the sum has fewer bits than the float's
+// fraction, as sums of 8 bits have in f32 and of 32 bits in f64. And floats divide in vectors.
+integer!(i8, i32, |a: i32, n: f64| narrow(f64::from(a as f32 / n as f32)) as i8);
+integer!(u8, i32, |a: i32, n: f64| narrow(f64::from(a as f32 / n as f32)) as u8);
+integer!(i32, i64, |a: i64, n: f64| narrow(a as f64 / n) as i32);
+integer!(u32, i64, |a: i64, n: f64| narrow(a as f64 / n) as u32);
 integer!(i64, i128, |a: i128, n: f64| (a / n as i128) as i64);
 integer!(u64, i128, |a: i128, n: f64| (a / n as i128) as u64);
+
+/// Truncates what is known to fit.
+#[inline(always)]
+fn narrow(x: f64) -> i64 {
+    // SAFETY: an average of 8 or 32-bit integers is finite and far within 64 bits; a cast that checks is not
+    // vectorised.
+    unsafe { x.to_int_unchecked() }
+}
 
 macro_rules! extremum {
     ($name:ident, $less:tt, $zero:tt) => {
@@ -125,8 +147,7 @@ fn f16_from_f32(x: f32) -> f16 {
     let magnitude = bits & 0x7fff_ffff;
     // Below 2^-14 the addition of one half shifts the bits into place and rounds them.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
-    let normal =
-        magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+    let normal = magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
     let nan = 0x7e00 | magnitude >> 13 & 0x3ff;
     let finite = if magnitude < 0x3880_0000 { small } else { normal };
     let large = if magnitude >= 0x4780_0000 { 0x7c00 } else { finite };
@@ -143,21 +164,15 @@ mod tests {
         for bits in 0..=u16::MAX {
             let (h, b) = (f16::from_bits(bits), bf16::from_bits(bits));
             assert!(
-                f16_to_f32(h).to_bits() == h.to_f32().to_bits()
-                    || h.is_nan() && f16_to_f32(h).is_nan(),
+                f16_to_f32(h).to_bits() == h.to_f32().to_bits() || h.is_nan() && f16_to_f32(h).is_nan(),
                 "{bits:x}"
             );
-            assert!(
-                bf16_to_f32(b).to_bits() == b.to_f32().to_bits()
-                    || b.is_nan() && bf16_to_f32(b).is_nan()
-            );
+            assert!(bf16_to_f32(b).to_bits() == b.to_f32().to_bits() || b.is_nan() && bf16_to_f32(b).is_nan());
         }
         // Every 251st f32 (a prime step visits all exponents and rounding cases), and the neighbourhood of each half.
         let near = (0..=u16::MAX).flat_map(|h| {
             let x = f16::from_bits(h).to_f32().to_bits();
-            (0..5)
-                .map(move |d| x.wrapping_add(d).wrapping_sub(2))
-                .chain((0..3).map(move |d| x.wrapping_add(0xfff + d)))
+            (0..5).map(move |d| x.wrapping_add(d).wrapping_sub(2)).chain((0..3).map(move |d| x.wrapping_add(0xfff + d)))
         });
         for bits in (0..=u32::MAX).step_by(251).chain(near) {
             let x = f32::from_bits(bits);
@@ -176,39 +191,38 @@ mod tests {
         for f in [minimum::f32, maximum::f32] {
             assert!(f(f32::NAN, 1.0).is_nan() && f(1.0, f32::NAN).is_nan());
         }
-        assert!(
-            minimum::f64(0.0, -0.0).is_sign_negative()
-                && minimum::f64(-0.0, 0.0).is_sign_negative()
-        );
-        assert!(
-            maximum::f64(0.0, -0.0).is_sign_positive()
-                && maximum::f64(-0.0, 0.0).is_sign_positive()
-        );
+        assert!(minimum::f64(0.0, -0.0).is_sign_negative() && minimum::f64(-0.0, 0.0).is_sign_negative());
+        assert!(maximum::f64(0.0, -0.0).is_sign_positive() && maximum::f64(-0.0, 0.0).is_sign_positive());
         assert_eq!((minimum::f32(-3.0, 2.0), maximum::f32(-3.0, 2.0)), (-3.0, 2.0));
         assert_eq!(minimum::f32(f32::NEG_INFINITY, 0.0), f32::NEG_INFINITY);
     }
 
+    fn average<T: Copy + Default>(sum: <Avg as Op<T>>::Acc, ranks: usize) -> T
+    where
+        Avg: Op<T>,
+    {
+        let mut out = [T::default()];
+        <Avg as Op<T>>::lower(&mut out, &[sum], ranks as f64);
+        out[0]
+    }
+
     #[test]
     fn integer_averages_are_exact_and_truncate_toward_zero() {
-        for (a, n, want) in [
-            (-7i64, 2.0, -3i32),
-            (7, 2.0, 3),
-            (-1, 3.0, 0),
-            (i64::from(i32::MAX) * 3, 3.0, i32::MAX),
-        ] {
-            assert_eq!(<Avg as Op<i32>>::lower(a, n), want);
+        for (a, n, want) in [(-7i64, 2, -3i32), (7, 2, 3), (-1, 3, 0), (i64::from(i32::MAX) * 3, 3, i32::MAX)] {
+            assert_eq!(average::<i32>(a, n), want);
         }
-        assert_eq!(<Avg as Op<u64>>::lower(u128::from(u64::MAX) as i128 * 5, 5.0), u64::MAX);
-        for n in 1..200 {
+        assert_eq!(average::<u64>(u128::from(u64::MAX) as i128 * 5, 5), u64::MAX);
+        for n in 1..200i64 {
             for k in [0i64, 1, 2, 12345, 1 << 30] {
                 for d in -1..=1 {
                     let sum = k * n + d;
-                    assert_eq!(
-                        <Avg as Op<i32>>::lower(sum, n as f64),
-                        (sum / n) as i32,
-                        "{sum} / {n}"
-                    );
+                    assert_eq!(average::<i32>(sum, n as usize), (sum / n) as i32, "{sum} / {n}");
                 }
+            }
+        }
+        for n in 1..=1024i32 {
+            for sum in (-128 * n..=127 * n).step_by(1 + n as usize / 7) {
+                assert_eq!(i32::from(average::<i8>(sum, n as usize)), sum / n, "{sum} / {n}");
             }
         }
     }

@@ -8,23 +8,16 @@ use half::{bf16, f16};
 use crate::runtime::element::{DType, ReduceOp};
 use arith::{Avg, Max, Min, Op, Prod, Sum};
 
-/// Bytes of accumulators held in registers at a time: a few vectors of any width.
-const BLOCK: usize = 128;
+/// Elements combined at a time: their accumulators stay in the first-level cache.
+const BLOCK: usize = 512;
 
 /// Combines `n` elements of each of `srcs`, in that order, into `dst`. An average is divided by `finish` ranks where
 /// that is given and is otherwise a sum.
 ///
 /// # Safety
-/// Each of `srcs` (at least one) must be readable and `dst` writable for `n` elements of `dtype`, of any alignment.
+/// Each of `srcs` (at least one) must be readable and `dst` writable for `n` elements of `dtype` and aligned for it.
 /// Nobody else may write them meanwhile. `dst` may be one of `srcs` but not overlap one otherwise.
-pub unsafe fn reduce(
-    dtype: DType,
-    op: ReduceOp,
-    srcs: &[*const u8],
-    dst: *mut u8,
-    n: usize,
-    finish: Option<usize>,
-) {
+pub unsafe fn reduce(dtype: DType, op: ReduceOp, srcs: &[*const u8], dst: *mut u8, n: usize, finish: Option<usize>) {
     macro_rules! with {
         ($t:ty) => {
             match (op, finish) {
@@ -98,52 +91,25 @@ unsafe fn fold_avx2<T: Copy, O: Op<T>>(srcs: &[*const u8], dst: *mut u8, n: usiz
 /// As [`fold`].
 #[inline(always)]
 unsafe fn fold_blocks<T: Copy, O: Op<T>>(srcs: &[*const u8], dst: *mut u8, n: usize, ranks: f64) {
-    let mut i = 0;
-    macro_rules! blocks {
-        ($w:expr) => {
-            while i + $w <= n {
-                // SAFETY: elements i..i + W are within the n that the caller vouches for.
-                unsafe { fold_array::<T, O, { $w }>(srcs, dst, i, ranks) };
-                i += $w;
-            }
-        };
-    }
-    match size_of::<T>() {
-        1 => blocks!(BLOCK),
-        2 => blocks!(BLOCK / 2),
-        4 => blocks!(BLOCK / 4),
-        _ => blocks!(BLOCK / 8),
-    }
-    while i < n {
-        // SAFETY: element i is within the n that the caller vouches for.
-        unsafe { fold_array::<T, O, 1>(srcs, dst, i, ranks) };
-        i += 1;
-    }
-}
-
-/// Loads whole arrays before it stores one, so `dst` may be one of `srcs` and the compiler need not prove otherwise.
-///
-/// # Safety
-/// Elements `i..i + W` of each of `srcs` and `dst` as in [`reduce`].
-#[inline(always)]
-unsafe fn fold_array<T: Copy, O: Op<T>, const W: usize>(
-    srcs: &[*const u8],
-    dst: *mut u8,
-    i: usize,
-    ranks: f64,
-) {
-    // SAFETY: the caller's promise; unaligned access is meant.
-    let load = |src: *const u8| unsafe { src.cast::<T>().add(i).cast::<[T; W]>().read_unaligned() };
-    let mut acc = load(srcs[0]).map(O::lift);
-    for &src in &srcs[1..] {
-        let more = load(src);
-        for (a, x) in acc.iter_mut().zip(more) {
-            *a = O::combine(*a, O::lift(x));
+    let mut accumulators = [O::Acc::default(); BLOCK];
+    let mut at = 0;
+    while at < n {
+        let len = BLOCK.min(n - at);
+        let acc = &mut accumulators[..len];
+        // SAFETY: elements at..at + len are within the n that the caller vouches for. `dst` may be one of the sources,
+        // so it becomes a slice only when they no longer are.
+        let src = |i: usize| unsafe { std::slice::from_raw_parts(srcs[i].cast::<T>().add(at), len) };
+        match srcs.len() {
+            1 => O::lift(acc, src(0)),
+            _ => O::pair(acc, src(0), src(1)),
         }
+        for i in 2..srcs.len() {
+            O::combine(acc, src(i));
+        }
+        // SAFETY: as above.
+        O::lower(unsafe { std::slice::from_raw_parts_mut(dst.cast::<T>().add(at), len) }, acc, ranks);
+        at += len;
     }
-    let out = acc.map(|a| O::lower(a, ranks));
-    // SAFETY: the caller's promise.
-    unsafe { dst.cast::<T>().add(i).cast::<[T; W]>().write_unaligned(out) };
 }
 
 /// Copies `n` bytes. Nothing is done where the two are the same place.
@@ -163,14 +129,10 @@ mod tests {
     use crate::runtime::element::Element;
     use proptest::prelude::*;
 
-    fn run<T: Element>(
-        op: ReduceOp,
-        srcs: &[Vec<T>],
-        finish: Option<usize>,
-        shift: usize,
-    ) -> Vec<T> {
+    fn run<T: Element>(op: ReduceOp, srcs: &[Vec<T>], finish: Option<usize>, shift: usize) -> Vec<T> {
         let n = srcs[0].len();
-        // Any alignment: the bytes start `shift` past an aligned address.
+        // Any alignment that the type allows: `shift` elements past the start.
+        let shift = shift * size_of::<T>();
         let raw: Vec<Vec<u8>> = srcs
             .iter()
             .map(|s| {
@@ -187,9 +149,7 @@ mod tests {
         // SAFETY: every pointer is to n elements.
         unsafe { reduce(T::DTYPE, op, &ptrs, out[shift..].as_mut_ptr(), n, finish) };
         // SAFETY: as above; each was written.
-        (0..n)
-            .map(|i| unsafe { out[shift..].as_ptr().cast::<T>().add(i).read_unaligned() })
-            .collect()
+        (0..n).map(|i| unsafe { out[shift..].as_ptr().cast::<T>().add(i).read_unaligned() }).collect()
     }
 
     proptest! {

@@ -83,15 +83,11 @@ impl Segment {
             )));
         }
         let len = offsets(ranks, staging).total;
-        let what = || {
-            format!("reserving {} MiB of shared memory for {ranks} ranks", len.div_ceil(1 << 20))
-        };
-        let file =
-            rustix::fs::memfd_create("topocoll", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-                .map_err(Error::os("creating a memfd"))?;
+        let what = || format!("reserving {} MiB of shared memory for {ranks} ranks", len.div_ceil(1 << 20));
+        let file = rustix::fs::memfd_create("topocoll", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(Error::os("creating a memfd"))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(Error::os(what()))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)
-            .map_err(Error::os(what()))?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64).map_err(Error::os(what()))?;
         // Nobody can shrink what others have mapped.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(Error::os("sealing the memfd"))?;
@@ -105,17 +101,14 @@ impl Segment {
 
     /// Maps a segment that another process made. Its size and header are checked before anything is believed.
     pub fn open(file: OwnedFd, ranks: usize, here: &[usize]) -> Result<Self> {
-        let bad = |why: &str| {
-            Error::Bootstrap(format!("the shared memory received is not this job's: {why}"))
-        };
+        let bad = |why: &str| Error::Bootstrap(format!("the shared memory received is not this job's: {why}"));
         let size = rustix::fs::fstat(&file).map_err(Error::os("fstat of the memfd"))?.st_size;
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| bad("it is no memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(bad("it could shrink"));
         }
         let control = offsets(ranks, 0).total;
-        let staging =
-            usize::try_from(size).ok().and_then(|s| s.checked_sub(control)).map(|s| s / ranks);
+        let staging = usize::try_from(size).ok().and_then(|s| s.checked_sub(control)).map(|s| s / ranks);
         let Some(staging) = staging.filter(|_| ranks > 0 && ranks <= MAX_RANKS) else {
             return Err(bad("its size is wrong"));
         };
@@ -134,30 +127,13 @@ impl Segment {
         Ok(segment)
     }
 
-    fn map(
-        file: OwnedFd,
-        len: usize,
-        ranks: usize,
-        staging: usize,
-        here: &[usize],
-    ) -> Result<Self> {
+    fn map(file: OwnedFd, len: usize, ranks: usize, staging: usize, here: &[usize]) -> Result<Self> {
         // SAFETY: a fresh mapping of a file that is at least `len` long and cannot shrink.
         let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         };
-        let base = base.map_err(Error::os(format!(
-            "mapping {} MiB of shared memory",
-            len.div_ceil(1 << 20)
-        )))?;
-        let base = NonNull::new(base.cast())
-            .ok_or_else(|| Error::Bootstrap("mmap gave a null address".into()))?;
+        let base = base.map_err(Error::os(format!("mapping {} MiB of shared memory", len.div_ceil(1 << 20))))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| Error::Bootstrap("mmap gave a null address".into()))?;
         let mut is_here = vec![false; ranks];
         let segment = {
             for rank in here {
@@ -188,9 +164,7 @@ impl Segment {
     pub fn staging(&self, rank: usize) -> *mut u8 {
         assert!(rank < self.ranks);
         // SAFETY: within the mapping, by `offsets`.
-        unsafe {
-            self.base.as_ptr().add(offsets(self.ranks, self.staging).staging + rank * self.staging)
-        }
+        unsafe { self.base.as_ptr().add(offsets(self.ranks, self.staging).staging + rank * self.staging) }
     }
 
     /// Counts what `from` has given to `to`; only `from` writes.
@@ -274,8 +248,7 @@ impl Segment {
         if self.rank(rank).left.load(Ordering::Acquire) != 0 {
             return Some("it left the communicator");
         }
-        (!self.here[rank] && !liveness::held_by_another(self.file.as_fd(), rank))
-            .then_some("its process ended")
+        (!self.here[rank] && !liveness::held_by_another(self.file.as_fd(), rank)).then_some("its process ended")
     }
 }
 

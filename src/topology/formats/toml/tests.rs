@@ -70,11 +70,7 @@ fn errors_name_line_and_field() {
         error(&SMALL.replacen(from, to, 1))
     };
     for (from, to, words) in [
-        (
-            "gpu0 gpu1",
-            "gpu0 gpu9",
-            &["f.toml:25", "link[1].pairs", "no device `gpu9`", "meant"][..],
-        ),
+        ("gpu0 gpu1", "gpu0 gpu9", &["f.toml:25", "link[1].pairs", "no device `gpu9`", "meant"][..]),
         ("gpu0 gpu1", "gpu0", &["f.toml:25", "two ids"]),
         ("gpu0 gpu1", "gpu0 gpu0", &["linked with itself", "memory"]),
         ("31.5 GB/s", "-1", &["f.toml:21", "link[0].nominal", "above 0"]),
@@ -100,9 +96,7 @@ fn errors_name_line_and_field() {
     assert!(error("name = \"x\"").contains("[[device]]"));
     assert!(error(&SMALL[..SMALL.len() - 10]).contains("f.toml:"));
     assert!(error(&format!("x = {}", "[".repeat(100_000))).contains("f.toml"));
-    assert!(
-        error("hosts = 3\nname = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g\"").contains("no NIC")
-    );
+    assert!(error("hosts = 3\nname = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g\"").contains("no NIC"));
 }
 
 #[test]

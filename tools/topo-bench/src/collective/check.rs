@@ -93,13 +93,7 @@ fn mix(seed: u64, at: u64) -> u64 {
 }
 
 /// How many of `got` are not the reduction of all `ranks` ranks' elements from `first` on.
-pub fn wrong_reductions<T: Sample>(
-    got: &[T],
-    seed: u64,
-    ranks: usize,
-    first: usize,
-    op: ReduceOp,
-) -> u64 {
+pub fn wrong_reductions<T: Sample>(got: &[T], seed: u64, ranks: usize, first: usize, op: ReduceOp) -> u64 {
     let mut wrong = 0;
     let mut theirs = vec![T::default(); BLOCK * ranks];
     let mut all = vec![T::default(); ranks];

@@ -81,9 +81,7 @@ fn typed<T: Sample>(
     let (block, whole) = match kind {
         Kind::AllReduce | Kind::Broadcast => (elements, elements),
         // The larger buffer is a whole number of blocks.
-        Kind::ReduceScatter | Kind::AllGather => {
-            (elements / comm.size(), elements / comm.size() * comm.size())
-        }
+        Kind::ReduceScatter | Kind::AllGather => (elements / comm.size(), elements / comm.size() * comm.size()),
     };
     let (inputs, outputs) = match kind {
         Kind::AllReduce | Kind::Broadcast => (whole, whole),
@@ -92,8 +90,7 @@ fn typed<T: Sample>(
     };
     let vector = |n: usize| -> Result<Vec<T>> {
         let mut v = Vec::new();
-        v.try_reserve_exact(n)
-            .map_err(|e| format!("{} bytes for a buffer: {e}", n as u64 * size_of::<T>() as u64))?;
+        v.try_reserve_exact(n).map_err(|e| format!("{} bytes for a buffer: {e}", n as u64 * size_of::<T>() as u64))?;
         v.resize(n, T::default());
         Ok(v)
     };
@@ -144,9 +141,7 @@ impl<T: Sample> Bench<'_, T> {
         match (self.kind, in_place) {
             (Kind::AllReduce, false) => comm.all_reduce(&self.input, &mut self.output, op)?,
             (Kind::AllReduce, true) => comm.all_reduce_in_place(whole, op)?,
-            (Kind::ReduceScatter, false) => {
-                comm.reduce_scatter(&self.input, &mut self.output, op)?
-            }
+            (Kind::ReduceScatter, false) => comm.reduce_scatter(&self.input, &mut self.output, op)?,
             (Kind::ReduceScatter, true) => comm.reduce_scatter_in_place(whole, op)?,
             (Kind::AllGather, false) => comm.all_gather(&self.input, &mut self.output)?,
             (Kind::AllGather, true) => comm.all_gather_in_place(whole)?,
@@ -224,9 +219,7 @@ impl<T: Sample> Bench<'_, T> {
         Ok(match self.kind {
             Kind::AllReduce => wrong_reductions(got, seed, ranks, 0, self.op),
             Kind::ReduceScatter => wrong_reductions(got, seed, ranks, rank * block, self.op),
-            Kind::AllGather => {
-                got.chunks(block.max(1)).enumerate().map(|(r, b)| wrong_copies(b, seed, r)).sum()
-            }
+            Kind::AllGather => got.chunks(block.max(1)).enumerate().map(|(r, b)| wrong_copies(b, seed, r)).sum(),
             Kind::Broadcast => wrong_copies(got, seed, self.root),
         })
     }

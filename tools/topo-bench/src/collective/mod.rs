@@ -126,10 +126,7 @@ pub fn run(kind: Kind, args: &Args) -> Result<bool> {
         false => args.ranks.unwrap_or_else(default_ranks),
     };
     if ranks == 0 || ranks > 1024 {
-        return Err(format!(
-            "--ranks {ranks}: 1 to 1024 can share a host; start one for each core or GPU"
-        )
-        .into());
+        return Err(format!("--ranks {ranks}: 1 to 1024 can share a host; start one for each core or GPU").into());
     }
     let widest = types.iter().map(|(d, _)| d.width()).max().unwrap_or(1);
     sizes_of(args, widest as u64)?;
@@ -147,8 +144,7 @@ pub fn run(kind: Kind, args: &Args) -> Result<bool> {
     let comms = Communicator::local(ranks)?;
     std::thread::scope(|s| {
         let types = &types;
-        let threads: Vec<_> =
-            comms.into_iter().map(|c| s.spawn(move || rank(kind, args, types, &c))).collect();
+        let threads: Vec<_> = comms.into_iter().map(|c| s.spawn(move || rank(kind, args, types, &c))).collect();
         let mut all = true;
         for thread in threads {
             all &= thread.join().map_err(|_| "a rank's thread panicked")??;
@@ -158,12 +154,7 @@ pub fn run(kind: Kind, args: &Args) -> Result<bool> {
 }
 
 /// One rank's part; rank 0 reports.
-fn rank(
-    kind: Kind,
-    args: &Args,
-    types: &[(DType, Option<ReduceOp>)],
-    comm: &Communicator,
-) -> Result<bool> {
+fn rank(kind: Kind, args: &Args, types: &[(DType, Option<ReduceOp>)], comm: &Communicator) -> Result<bool> {
     let env = Wish::from_env()?;
     let wish = Wish { algorithm: args.algorithm.clone().or(env.algorithm.clone()), ..env };
     let mut report = Report::new(kind, args, comm);
@@ -186,11 +177,7 @@ fn types(args: &Args) -> Result<Vec<(DType, Option<ReduceOp>)>> {
 /// The sizes to measure, each a whole number of elements.
 fn sizes_of(args: &Args, width: u64) -> Result<Vec<u64>> {
     if args.min < width {
-        return Err(format!(
-            "-b {}: an element has {width} byte(s), so the smallest size is {width}",
-            args.min
-        )
-        .into());
+        return Err(format!("-b {}: an element has {width} byte(s), so the smallest size is {width}", args.min).into());
     }
     if args.max < args.min {
         return Err(format!("-e {} is less than -b {}", args.max, args.min).into());
@@ -205,8 +192,7 @@ fn sizes_of(args: &Args, width: u64) -> Result<Vec<u64>> {
         if sizes.last() != Some(&whole) {
             sizes.push(whole);
         }
-        let next =
-            args.step.map_or_else(|| size.checked_mul(args.factor), |step| size.checked_add(step));
+        let next = args.step.map_or_else(|| size.checked_mul(args.factor), |step| size.checked_add(step));
         match next {
             Some(next) if next <= args.max && sizes.len() < 100_000 => size = next,
             _ => return Ok(sizes),
@@ -217,9 +203,8 @@ fn sizes_of(args: &Args, width: u64) -> Result<Vec<u64>> {
 /// Input, output and a copy of the input for every rank.
 fn fits(bytes: u64, ranks: usize) -> Result<()> {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = info.lines().find_map(|l| {
-        l.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse().ok()
-    });
+    let kib =
+        info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse().ok());
     let Some(kib): Option<u64> = kib else { return Ok(()) };
     let available = u128::from(kib) * 1024;
     let need = u128::from(bytes) * 3 * ranks as u128;

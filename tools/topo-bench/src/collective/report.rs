@@ -20,15 +20,8 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub fn new(kind: Kind, args: &'a Args, comm: &Communicator) -> Self {
-        let report = Self {
-            kind,
-            args,
-            rank: comm.rank(),
-            ranks: comm.size(),
-            rows: Vec::new(),
-            wrong: 0,
-            busbw: Vec::new(),
-        };
+        let report =
+            Self { kind, args, rank: comm.rank(), ranks: comm.size(), rows: Vec::new(), wrong: 0, busbw: Vec::new() };
         report.say(&report.header());
         report
     }
@@ -91,8 +84,7 @@ impl<'a> Report<'a> {
     }
 
     fn rates(&self, row: &Row, t: &Timing) -> (f64, f64) {
-        let algbw =
-            if t.seconds.median > 0.0 { row.size as f64 / t.seconds.median / 1e9 } else { 0.0 };
+        let algbw = if t.seconds.median > 0.0 { row.size as f64 / t.seconds.median / 1e9 } else { 0.0 };
         (algbw, algbw * self.kind.collective(self.args.root).bus_factor(self.ranks))
     }
 
@@ -142,9 +134,7 @@ impl<'a> Report<'a> {
             (_, 0) => "0 OK".into(),
             (_, n) => format!("{n} FAILED"),
         };
-        self.say(&format!(
-            "# Out of bounds values : {verdict}\n# Avg bus bandwidth    : {mean:.4} GB/s\n"
-        ));
+        self.say(&format!("# Out of bounds values : {verdict}\n# Avg bus bandwidth    : {mean:.4} GB/s\n"));
         if self.rank == 0
             && let Some(to) = &self.args.json
         {

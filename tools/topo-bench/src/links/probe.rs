@@ -30,8 +30,7 @@ fn bind(pu: usize) -> Result<()> {
         return Err(format!("hardware thread {pu} is beyond what the system can bind to").into());
     }
     set.set(pu);
-    sched_setaffinity(None, &set)
-        .map_err(|e| format!("binding to hardware thread {pu}: {e}").into())
+    sched_setaffinity(None, &set).map_err(|e| format!("binding to hardware thread {pu}: {e}").into())
 }
 
 /// Runs `f` on every one of `pus` at once and gives back what each returned.
@@ -58,8 +57,7 @@ pub fn latency(a: usize, b: usize, repeat: u32) -> Result<Vec<f64>> {
 }
 
 fn ping_pong(a: usize, b: usize) -> Result<f64> {
-    let (ping, pong, stop) =
-        (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let (ping, pong, stop) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let done = on_each(&[a, b], |side| {
         let begun = Instant::now();
         let (mine, theirs) = if side == 0 { (&ping.0, &pong.0) } else { (&pong.0, &ping.0) };
@@ -94,8 +92,7 @@ pub fn bandwidth(writer: usize, reader: usize, repeat: u32) -> Result<Vec<f64>> 
 }
 
 fn stream(writer: usize, reader: usize) -> Result<f64> {
-    let blocks: Vec<Vec<AtomicU64>> =
-        (0..2).map(|_| (0..BLOCK).map(|_| AtomicU64::new(0)).collect()).collect();
+    let blocks: Vec<Vec<AtomicU64>> = (0..2).map(|_| (0..BLOCK).map(|_| AtomicU64::new(0)).collect()).collect();
     let (written, read) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let wait = |word: &AtomicU64, until: u64| {
         let begun = Instant::now();
