@@ -1,6 +1,9 @@
 //! Every collective, type and operator, against a reference of its own, with ranks as threads.
 
 use proptest::prelude::*;
+use topocoll::plan::Collective;
+use topocoll::plan::choose::Wish;
+use topocoll::topology::Topology;
 use topocoll::{Communicator, DType, Element, Error, ReduceOp, bf16, f16};
 
 /// Runs `f` as each of `ranks` ranks and gives back what each returned.
@@ -182,6 +185,90 @@ proptest! {
             c.broadcast(&mut buffer, root).unwrap();
             assert!(buffer.iter().enumerate().all(|(i, x)| *x == mix(seed, root, i) as u32));
             c.barrier().unwrap();
+        });
+    }
+}
+
+/// Machines of one to three sockets with one to four cores, some of them measured, some not.
+fn machine() -> impl Strategy<Value = Topology> {
+    let cpu = (1usize..5, prop::option::of(1e9f64..50e9), prop::option::of(64u64 << 10..4 << 20));
+    (prop::collection::vec(cpu, 1..4), prop::option::of(1e9f64..40e9), 1e-8f64..1e-5).prop_map(
+        |(cpus, link, latency)| {
+            let mut text = String::from("name = \"random\"\n");
+            for (i, (cores, copy, l2)) in cpus.iter().enumerate() {
+                text.push_str(&format!(
+                    "[[device]]\nkind = \"cpu\"\nid = \"cpu{i}\"\npackage = {i}\ncores = {cores}\n"
+                ));
+                text.extend(copy.iter().map(|r| format!("copy-rate = {r:?}\n")));
+                text.extend(l2.iter().map(|s| format!("l2 = {s}\n")));
+                text.push_str(&format!(
+                    "[[link]]\nkind = \"memory\"\nfrom = \"cpu{i}\"\nto = \"cpu{i}\"\nlatency = {latency:?}\n"
+                ));
+            }
+            for i in 1..cpus.len() {
+                text.push_str(&format!("[[link]]\nkind = \"cpu-interconnect\"\nfrom = \"cpu0\"\nto = \"cpu{i}\"\n"));
+                text.extend(link.iter().map(|r| format!("nominal = {r:?}\n")));
+            }
+            Topology::from_toml(&text, "random").unwrap()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random topology, random collective, random size, random plan: planned, verified, run, compared.
+    #[test]
+    fn whatever_is_planned_is_right(
+        topology in machine(), ranks in 1usize..9, count in 0usize..30_000, algorithm in 0usize..5, chunks in prop::option::of(1u64..9),
+        which in 0usize..4, seed in any::<u64>(),
+    ) {
+        let algorithm = [None, Some("one-shot"), Some("two-shot"), Some("ring"), Some("hierarchical")][algorithm];
+        let wish = Wish { algorithm: algorithm.map(String::from), chunks, single_step: false };
+        let collective =
+            [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Broadcast { root: 0 }][which];
+        let comms = Communicator::local_on(ranks, topology).unwrap();
+        let bytes = (count * 4 * if which == 1 || which == 2 { ranks } else { 1 }) as u64;
+        comms[0].prefer(wish.clone());
+        let Ok(choice) = comms[0].plan(collective, bytes.max(1), DType::U32, None) else {
+            // This algorithm is not for this collective or this machine: that is said on every rank alike.
+            return Ok(());
+        };
+        topocoll::plan::verify(&choice.plan, &vec![0; ranks]).unwrap();
+        prop_assert!(choice.chosen.seconds > 0.0 && choice.bound.seconds >= 0.0);
+        std::thread::scope(|s| {
+            for c in comms {
+                let wish = wish.clone();
+                s.spawn(move || {
+                    c.prefer(wish);
+                    let data = |r: usize, i: usize| mix(seed, r, i) as u32;
+                    let sum = |i: usize| (0..ranks).map(|r| data(r, i)).fold(0, u32::wrapping_add);
+                    match collective {
+                        Collective::AllReduce => {
+                            let mut x: Vec<u32> = (0..count).map(|i| data(c.rank(), i)).collect();
+                            c.all_reduce_in_place(&mut x, ReduceOp::Sum).unwrap();
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == sum(i)));
+                        }
+                        Collective::ReduceScatter => {
+                            let input: Vec<u32> = (0..count * ranks).map(|i| data(c.rank(), i)).collect();
+                            let mut x = vec![0; count];
+                            c.reduce_scatter(&input, &mut x, ReduceOp::Sum).unwrap();
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == sum(c.rank() * count + i)));
+                        }
+                        Collective::AllGather => {
+                            let input: Vec<u32> = (0..count).map(|i| data(c.rank(), i)).collect();
+                            let mut x = vec![0; count * ranks];
+                            c.all_gather(&input, &mut x).unwrap();
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == data(i / count, i % count)));
+                        }
+                        Collective::Broadcast { .. } => {
+                            let mut x: Vec<u32> = (0..count).map(|i| data(c.rank(), i)).collect();
+                            c.broadcast(&mut x, 0).unwrap();
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == data(0, i)));
+                        }
+                    }
+                });
+            }
         });
     }
 }

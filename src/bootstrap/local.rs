@@ -260,6 +260,7 @@ fn readable(fd: &impl AsFd, deadline: Instant) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::wire::shm::Gone;
 
     fn world(rank: usize, size: usize, job: &str) -> World {
         World { rank, size, local_size: None, launcher: "test", job: format!("{job} {}", std::process::id()) }
@@ -275,9 +276,9 @@ mod tests {
     fn all_get_the_same_memory_and_the_note() {
         let ranks: Vec<_> = (0..5).rev().map(|r| start(r, 5, "meet", 10.0)).collect();
         let joined: Vec<Joined> = ranks.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
-        joined[2].segment.fail(77);
+        joined[2].segment.fail(Gone::Late, 3);
         for j in &joined {
-            assert_eq!((j.segment.failure(), j.note.as_slice()), (Some(77), &b"the note"[..]));
+            assert_eq!((j.segment.failure(), j.note.as_slice()), (Some((Gone::Late, 3)), &b"the note"[..]));
         }
     }
 

@@ -17,7 +17,7 @@ use crate::runtime::agreement::disagreement;
 use crate::runtime::code::{CHANNEL_DEPTH, Code, Op, Place, Port};
 use crate::runtime::device::host;
 use crate::runtime::element::{DType, ReduceOp};
-use crate::runtime::wire::shm::{Descriptor, Segment};
+use crate::runtime::wire::shm::{Descriptor, Gone, Segment};
 use crate::{Error, Result};
 
 /// Bits of a flag that count within a collective.
@@ -52,15 +52,6 @@ pub(crate) struct Patience {
 struct Cursor {
     chunk: u64,
     pc: usize,
-}
-
-/// What the waiting loop needs to know of the other ranks' failures.
-pub(crate) const FAILED_LOST: u64 = 1;
-pub(crate) const FAILED_TIMEOUT: u64 = 2;
-
-/// Packs a failure for [`Segment::fail`].
-pub(crate) fn failure(kind: u64, rank: usize) -> u64 {
-    kind << 32 | rank as u64
 }
 
 /// A collective under way.
@@ -371,36 +362,36 @@ impl<'a> Run<'a> {
 
     /// Whether to go on waiting.
     fn check(&mut self, since: Instant, timeout: Duration) -> Result<()> {
-        if let Some(failed) = self.segment.failure() {
-            let (kind, rank) = (failed >> 32, (failed & u64::from(u32::MAX)) as usize);
-            return Err(if kind == FAILED_TIMEOUT {
+        match self.segment.failure() {
+            Some((Gone::Late, rank)) => {
                 let phase = format!("collective number {} (another rank gave up on it)", self.call.sequence);
-                Error::Timeout { waited: since.elapsed(), ranks: vec![rank], phase }
-            } else {
-                lost(rank, "another rank found it gone")
-            });
+                return Err(Error::Timeout { waited: since.elapsed(), ranks: vec![rank], phase });
+            }
+            Some((gone, rank)) => return Err(lost(rank, gone)),
+            None => {}
         }
         let (ranks, phase) = self.waits_for();
         for &rank in &ranks {
-            if let Some(why) = self.segment.gone(rank) {
+            if let Some(gone) = self.segment.gone(rank) {
                 // It may have done its part before it went.
                 if self.advance()?.0 {
                     return Ok(());
                 }
-                self.segment.fail(failure(FAILED_LOST, rank));
-                return Err(lost(rank, why));
+                self.segment.fail(gone, rank);
+                return Err(lost(rank, gone));
             }
         }
         let waited = since.elapsed();
         if waited < timeout {
             return Ok(());
         }
-        self.segment.fail(failure(FAILED_TIMEOUT, ranks.first().copied().unwrap_or(self.code.rank)));
+        self.segment.fail(Gone::Late, ranks.first().copied().unwrap_or(self.code.rank));
         Err(Error::Timeout { waited, ranks, phase })
     }
 }
 
-fn lost(rank: usize, why: &str) -> Error {
+fn lost(rank: usize, gone: Gone) -> Error {
+    let why = if gone == Gone::Left { "it left the communicator" } else { "its process ended" };
     Error::PeerLost { rank, host: "this host".into(), why: why.into() }
 }
 

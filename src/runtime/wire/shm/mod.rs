@@ -4,4 +4,4 @@ mod bell;
 mod liveness;
 mod segment;
 
-pub(crate) use segment::{CELLS, Descriptor, MAX_RANKS, Segment};
+pub(crate) use segment::{CELLS, Descriptor, Gone, MAX_RANKS, Segment};

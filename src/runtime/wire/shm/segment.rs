@@ -29,6 +29,17 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptor(pub [u64; 6]);
 
+/// Why a rank will not come any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It dropped its communicator.
+    Left = 1,
+    /// Its process ended.
+    Ended = 2,
+    /// Nobody waits for it any longer.
+    Late = 3,
+}
+
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
@@ -220,14 +231,23 @@ impl Segment {
         self.rank(rank).bell.sleep(timeout, ready);
     }
 
-    /// The first failure that anyone declared.
-    pub fn failure(&self) -> Option<u64> {
-        Some(self.header().failure.load(Ordering::Acquire)).filter(|f| *f != 0)
+    /// The first failure that anyone declared, and the rank it is about.
+    pub fn failure(&self) -> Option<(Gone, usize)> {
+        let word = self.header().failure.load(Ordering::Acquire);
+        let gone = match word >> 32 {
+            0 => return None,
+            1 => Gone::Left,
+            2 => Gone::Ended,
+            _ => Gone::Late,
+        };
+        Some((gone, (word & u64::from(u32::MAX)) as usize))
     }
 
     /// Declares a failure, unless there is one already, and wakes everybody.
-    pub fn fail(&self, why: u64) {
-        let _ = self.header().failure.compare_exchange(0, why, Ordering::AcqRel, Ordering::Relaxed);
+    pub fn fail(&self, gone: Gone, rank: usize) {
+        let word = (gone as u64) << 32 | rank as u64;
+        // Another's failure that came first stands.
+        let _ = self.header().failure.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed);
         self.wake_all();
     }
 
@@ -244,11 +264,11 @@ impl Segment {
     }
 
     /// Why `rank` will not come any more, if so.
-    pub fn gone(&self, rank: usize) -> Option<&'static str> {
+    pub fn gone(&self, rank: usize) -> Option<Gone> {
         if self.rank(rank).left.load(Ordering::Acquire) != 0 {
-            return Some("it left the communicator");
+            return Some(Gone::Left);
         }
-        (!self.here[rank] && !liveness::held_by_another(self.file.as_fd(), rank)).then_some("its process ended")
+        (!self.here[rank] && !liveness::held_by_another(self.file.as_fd(), rank)).then_some(Gone::Ended)
     }
 }
 
@@ -291,10 +311,10 @@ mod tests {
         assert_eq!((b.asked(0, 3), b.asked(0, 7), b.asked(1, 5)), (None, None, None));
         assert_eq!(b.staging_len(), 8192);
         assert!(a.gone(0).is_none());
-        assert_eq!(a.gone(2), Some("its process ended"));
-        b.fail(9);
-        a.fail(10);
-        assert_eq!(a.failure(), Some(9));
+        assert_eq!(a.gone(2), Some(Gone::Ended));
+        b.fail(Gone::Late, 2);
+        a.fail(Gone::Left, 1);
+        assert_eq!(a.failure(), Some((Gone::Late, 2)));
     }
 
     #[test]

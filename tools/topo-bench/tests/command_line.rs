@@ -1,0 +1,145 @@
+//! What a user types, right and wrong.
+
+mod common;
+
+use common::{json, run, run_with};
+
+fn topologies(name: &str) -> String {
+    format!("{}/../../topologies/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn detect_keeps_its_promise() {
+    let out = run(&["detect", "--format", "json"]);
+    assert!(out.ok, "{}", out.err);
+    let t = json(&out.out);
+    for d in t["devices"].as_array().unwrap() {
+        for key in ["id", "kind", "name", "host"] {
+            assert!(!d[key].is_null(), "{key} of {d}");
+        }
+    }
+    let file = topologies("dgx-h100.toml");
+    let t = json(&run(&["detect", "--topology", &file, "--json"]).out);
+    assert_eq!(t["devices"].as_array().unwrap().iter().filter(|d| d["kind"] == "gpu").count(), 8);
+    for l in t["links"].as_array().unwrap() {
+        assert!(l["from"].is_string() && l["to"].is_string() && l["kind"].is_string() && l["origin"].is_string());
+        assert!(l["bandwidth"].as_f64().unwrap() > 1e9 && l["latency"].as_f64().unwrap() > 0.0);
+    }
+    for (format, word) in [("tree", "nvswitch0"), ("dot", "graph topology"), ("toml", "[[device]]")] {
+        let out = run(&["detect", "--topology", &file, "--format", format, "--explain"]);
+        assert!(out.ok && out.out.contains(word), "{format}");
+    }
+    let tree = run(&["detect", "--topology", &file]).out;
+    assert!(tree.lines().count() < 50, "a DGX does not fit on a screen:\n{tree}");
+}
+
+#[test]
+fn plan_keeps_its_promise() {
+    let file = topologies("dgx-a100.toml");
+    let args =
+        ["plan", "--topology", &file, "--hosts", "2", "--collective", "all-reduce", "--size", "256M", "--dtype", "f32"];
+    let p = json(&run(&[&args[..], &["--json"]].concat()).out);
+    for key in ["algorithm", "chunks", "lanes", "predicted_s", "bound_s", "ratio", "algbw"] {
+        assert!(!p[key].is_null(), "{key} of {p}");
+    }
+    assert!(p["bottleneck"].is_array() && p["candidates"].as_array().unwrap().len() > 2);
+    let (predicted, bound) = (p["predicted_s"].as_f64().unwrap(), p["bound_s"].as_f64().unwrap());
+    assert!(predicted >= bound && (p["ratio"].as_f64().unwrap() - bound / predicted).abs() < 1e-9);
+    assert!(p["algorithm"].as_str().unwrap().starts_with("hierarchical"));
+    let text = run(&[&args[..], &["--explain", "--algorithm", "ring"]].concat()).out;
+    for word in ["ring", "predicted", "bound", "bottleneck", "candidates", "GB/s"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+}
+
+#[test]
+fn links_are_measured_saved_and_used() {
+    let file = std::env::temp_dir().join(format!("topo-bench-links-{}.toml", std::process::id()));
+    let path = file.to_str().unwrap();
+    let out = run(&["links", "-n", "2", "--save", path, "--json"]);
+    assert!(out.ok, "{}", out.err);
+    let links = json(&out.out);
+    assert!(links["copy"][0]["one"]["median"].as_f64().unwrap() > 1e8);
+    for pair in links["pairs"].as_array().unwrap() {
+        assert!(
+            pair["latency_s"]["median"].as_f64().unwrap() > 1e-9 && pair["bandwidth"]["median"].as_f64().unwrap() > 1e6
+        );
+    }
+    let saved = json(&run_with(&["detect", "--json"], &[("TOPOCOLL_TOPOLOGY", path)]).out);
+    let memory = saved["links"].as_array().unwrap().iter().find(|l| l["kind"] == "memory").unwrap();
+    assert_eq!(memory["origin"], "measured");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn the_main_job_tells_all() {
+    let out = run(&[]);
+    assert!(out.ok, "{}", out.err);
+    for word in
+        ["cpu0", "latency between cores", "predicted", "proved", "out-of-place", "0 OK", "In short", "all right"]
+    {
+        assert!(out.out.contains(word), "{word} is not in {}", out.out);
+    }
+    let all = json(&run(&["--json"]).out);
+    assert_eq!(all["ok"], true);
+    assert!(all["all_reduce"].as_array().unwrap().iter().all(|r| r["wrong"] == 0));
+}
+
+/// Each ends soon, with an error that says what to do, and without a panic.
+#[test]
+fn nonsense_is_refused_in_words() {
+    let dir = std::env::temp_dir().join(format!("topo-bench-bad-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let good = std::fs::read(topologies("dgx-1.toml")).unwrap();
+    let half = write("half.toml", &good[..good.len() / 2 + 7]);
+    let binary = write("binary.toml", &[0xff; 300]);
+    let large = write("large.toml", b"");
+    std::fs::OpenOptions::new().write(true).open(&large).unwrap().set_len(100 << 20).unwrap();
+    let bomb = write("bomb.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-99999][0-99999]\"\n");
+    let own = write("own.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g0\"\n[[link]]\nkind = \"nvlink\"\nfrom = \"g0\"\nto = \"g0\"\n");
+    let lone = write("lone.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-1]\"\n");
+    let cases: [(&[&str], &str); 26] = [
+        (&["detect", "--topology", "/nonexistent"], "No such file"),
+        (&["detect", "--topology", "/dev/zero"], "no regular file"),
+        (&["detect", "--topology", &half], "half.toml"),
+        (&["detect", "--topology", &binary], "UTF-8"),
+        (&["detect", "--topology", &large], "larger than 16 MiB"),
+        (&["detect", "--topology", &bomb], "bomb.toml:4"),
+        (&["plan", "--topology", &own], "linked with itself"),
+        (&["plan", "--topology", &lone], "no route leads from rank"),
+        (&["detect", "--hosts", "0"], "cannot be 0 hosts"),
+        (&["detect", "--hosts", "99999999"], "devices"),
+        (&["plan", "--ranks", "0"], "0 ranks"),
+        (&["plan", "--size", "0"], "at least one f32"),
+        (&["plan", "--size", "1"], "at least one f32"),
+        (&["plan", "--size", "9223372036854775808"], "more than 2^62"),
+        (&["plan", "--size", "x"], "no size"),
+        (&["plan", "--dtype", "f33"], "no element type"),
+        (&["plan", "--algorithm", "magic"], "no algorithm `magic`"),
+        (&["plan", "--algorithm", "ring", "--dtype", "i8", "--op", "avg"], "integer average"),
+        (&["all-reduce", "--ranks", "0"], "--ranks 0"),
+        (&["all-reduce", "--ranks", "10000"], "1 to 1024"),
+        (&["all-reduce", "-b", "0"], "-b 0"),
+        (&["all-reduce", "-b", "1", "-d", "f32"], "smallest size is 4"),
+        (&["all-reduce", "-e", "9223372036854775808"], "GiB are available"),
+        (&["all-reduce", "-e", "4"], "less than"),
+        (&["all-reduce", "-o", "xor"], "no reduction"),
+        (&["broadcast", "--root", "9", "--ranks", "2"], "ranks are 0 to 1"),
+    ];
+    for (args, word) in cases {
+        let begun = std::time::Instant::now();
+        let out = run(args);
+        assert!(!out.ok, "{args:?} passed");
+        assert!(out.err.contains(word), "{args:?}: `{word}` is not in {}", out.err);
+        assert!(!out.err.contains("panicked"), "{args:?}: {}", out.err);
+        assert!(begun.elapsed().as_secs() < 10, "{args:?} took {:?}", begun.elapsed());
+    }
+    let out = run_with(&["all-reduce", "-e", "8", "--ranks", "2"], &[("TOPOCOLL_TOPOLOGY", &half)]);
+    assert!(!out.ok && out.err.contains("half.toml"), "{}", out.err);
+    std::fs::remove_dir_all(dir).unwrap();
+}
