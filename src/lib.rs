@@ -48,3 +48,18 @@ pub use runtime::{DType, Element, ReduceOp};
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// The topology files' example must be one.
+#[cfg(test)]
+#[test]
+fn the_documented_topology_is_one() {
+    let text = include_str!("../docs/topology-files.md");
+    let example = text.split("```toml\n").nth(1).and_then(|t| t.split("```").next()).unwrap();
+    let t = topology::Topology::from_toml(example, "docs/topology-files.md").unwrap();
+    assert_eq!((t.hosts(), t.of_kind(topology::DeviceKind::Gpu).len()), (2, 8));
+}

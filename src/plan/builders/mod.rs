@@ -1,8 +1,7 @@
 //! From a collective to programs, one file an algorithm.
 //!
-//! An algorithm is written as a *phase*: a [`reduce_scatter`](Phase::ReduceScatter) or an
-//! [`all_gather`](Phase::AllGather) among a group of ranks. [`hierarchical`] strings phases together, and the flat
-//! algorithms are its case of one level.
+//! An algorithm is written as *phases*: a reduce-scatter and an all-gather among a group of ranks. [`hierarchical`]
+//! strings phases together, and the flat algorithms are its case of one level.
 
 mod direct;
 mod draft;
