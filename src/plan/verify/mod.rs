@@ -85,6 +85,10 @@ impl Refusal {
     }
 }
 
+/// Parts of memory, and lanes, that a proof is tried for: a few gigabytes of its own.
+const MAX_CELLS: usize = 1 << 25;
+const MAX_LANES: usize = 1 << 15;
+
 /// Proves that `plan` computes its collective for any message, out of place and in place, whatever the timing, when
 /// rank `r` is on host `hosts[r]`; ranks read the scratch only of their own host.
 ///
@@ -124,6 +128,12 @@ fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
         return bad(None, format!("root {root} is not one of the {n} ranks"));
     }
     let per_block = plan.parts / inputs.max(outputs);
+    let user = (inputs + outputs).saturating_mul(per_block).saturating_mul(plan.depth + 1);
+    let cells = plan.programs.iter().map(|p| p.scratch.saturating_mul(plan.depth).saturating_add(user));
+    let lanes: usize = plan.programs.iter().map(|p| p.lanes.len()).sum();
+    if cells.fold(0, usize::saturating_add) > MAX_CELLS || lanes > MAX_LANES {
+        return bad(None, format!("too large to be proved: more than {MAX_LANES} lanes or {MAX_CELLS} parts of memory"));
+    }
     for (rank, program) in plan.programs.iter().enumerate() {
         let span = |s: &Span, parts: Parts, write: bool| -> Result<(), String> {
             let owner = s.owner.map_or(rank, |o| o as usize);

@@ -162,6 +162,9 @@ fn indices_from_outside_never_panic() {
         plan.programs[0].lanes[0].0.insert(0, i);
         refused(&plan);
     }
+    let mut plan = two_shot(2);
+    plan.programs[1].scratch = usize::MAX;
+    assert!(refused(&plan).to_string().contains("too large"));
     for hosts in [vec![], vec![0], vec![0; 3]] {
         assert_eq!(verify(&two_shot(2), &hosts).unwrap_err().fault, Fault::Malformed);
     }

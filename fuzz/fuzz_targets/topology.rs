@@ -1,0 +1,18 @@
+//! A topology file: read, written back, read again and equal; routed, drawn, repeated. Never a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use topocoll::topology::Topology;
+
+fuzz_target!(|text: &str| {
+    let Ok(t) = Topology::from_toml(text, "fuzz") else { return };
+    if t.devices().count() > 200 {
+        return;
+    }
+    assert_eq!(Topology::from_toml(&t.to_toml(), "again").expect("what is written can be read"), t);
+    for (id, _) in t.devices() {
+        t.routes_from(id);
+    }
+    (t.to_json(), t.to_dot(), t.to_tree(true), t.fingerprint());
+    let _ = t.cluster(2);
+});
