@@ -132,7 +132,10 @@ fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     let cells = plan.programs.iter().map(|p| p.scratch.saturating_mul(plan.depth).saturating_add(user));
     let lanes: usize = plan.programs.iter().map(|p| p.lanes.len()).sum();
     if cells.fold(0, usize::saturating_add) > MAX_CELLS || lanes > MAX_LANES {
-        return bad(None, format!("too large to be proved: more than {MAX_LANES} lanes or {MAX_CELLS} parts of memory"));
+        return bad(
+            None,
+            format!("too large to be proved: more than {MAX_LANES} lanes or {MAX_CELLS} parts of memory"),
+        );
     }
     for (rank, program) in plan.programs.iter().enumerate() {
         let span = |s: &Span, parts: Parts, write: bool| -> Result<(), String> {

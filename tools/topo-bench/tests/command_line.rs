@@ -125,7 +125,7 @@ fn nonsense_is_refused_in_words() {
         (&["all-reduce", "--ranks", "0"], "--ranks 0"),
         (&["all-reduce", "--ranks", "10000"], "1 to 1024"),
         (&["all-reduce", "-b", "0"], "-b 0"),
-        (&["all-reduce", "-b", "1", "-d", "f32"], "smallest size is 4"),
+        (&["all-reduce", "-b", "1", "-e", "1", "-d", "f32"], "an element has 4 bytes"),
         (&["all-reduce", "-e", "9223372036854775808"], "GiB are available"),
         (&["all-reduce", "-e", "4"], "less than"),
         (&["all-reduce", "-o", "xor"], "no reduction"),

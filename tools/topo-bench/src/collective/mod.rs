@@ -176,17 +176,21 @@ fn types(args: &Args) -> Result<Vec<(DType, Option<ReduceOp>)>> {
 
 /// The sizes to measure, each a whole number of elements.
 fn sizes_of(args: &Args, width: u64) -> Result<Vec<u64>> {
-    if args.min < width {
-        return Err(format!("-b {}: an element has {width} byte(s), so the smallest size is {width}", args.min).into());
+    if args.min == 0 {
+        return Err("-b 0: there is nothing to measure in 0 bytes, and sizes would not grow".into());
     }
     if args.max < args.min {
         return Err(format!("-e {} is less than -b {}", args.max, args.min).into());
+    }
+    if args.max < width {
+        return Err(format!("-e {}: an element has {width} bytes, so that is the smallest size", args.max).into());
     }
     if args.step == Some(0) {
         return Err("-i 0: the sizes would never end; give at least 1".into());
     }
     let mut sizes = Vec::new();
-    let mut size = args.min;
+    // What is less than one element is taken as one.
+    let mut size = args.min.max(width);
     loop {
         let whole = size / width * width;
         if sizes.last() != Some(&whole) {
