@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::{Layout, message_bytes};
 use crate::runtime::agreement::disagreement;
-use crate::runtime::code::{CHANNEL_DEPTH, Code, Op, Place, Port};
+use crate::runtime::code::{CHANNEL_DEPTH, Code, Op, Place, Port, Signal};
 use crate::runtime::device::host;
 use crate::runtime::element::{DType, ReduceOp};
 use crate::runtime::wire::shm::{Descriptor, Gone, Segment};
@@ -67,6 +67,8 @@ pub(crate) struct Run<'a> {
     counters: Vec<u64>,
     /// Ranks below this one are known to agree.
     agreed: usize,
+    /// Whether those that wait for this rank's request were woken.
+    announced: bool,
 }
 
 impl<'a> Run<'a> {
@@ -85,15 +87,24 @@ impl<'a> Run<'a> {
             half: (call.sequence & 1) as usize * (segment.staging_len() / 2),
             part_bytes: layout.part_bytes() as usize,
             tag: (call.sequence + 1) << COUNT_BITS,
-            cursors: vec![Cursor::default(); code.lanes.len()],
+            // Without elements there is the gate and nothing else.
+            cursors: vec![Cursor::default(); if call.count == 0 { 0 } else { code.lanes.len() }],
             counters: vec![0; code.counters],
             agreed: 0,
+            announced: false,
         };
         segment.ask(code.rank, call.sequence, call.asked);
-        for rank in (0..segment.ranks()).filter(|r| *r != code.rank) {
-            segment.wake(rank);
-        }
         Ok(run)
+    }
+
+    /// Wakes those that wait for nothing but this rank's request. Notices wake most of them before: this is for the
+    /// rest, when this rank has nothing better to do.
+    fn announce(&mut self) {
+        if !std::mem::replace(&mut self.announced, true) {
+            for rank in (0..self.segment.ranks()).filter(|r| *r != self.code.rank) {
+                self.segment.wake(rank, self.code.rank);
+            }
+        }
     }
 
     /// Runs to the end.
@@ -108,12 +119,14 @@ impl<'a> Run<'a> {
         loop {
             let (moved, done) = self.advance()?;
             if done {
+                self.announce();
                 return Ok(());
             }
             if moved {
                 (idle, waiting) = (0, None);
                 continue;
             }
+            self.announce();
             if idle < patience.spins {
                 idle += 1;
                 std::hint::spin_loop();
@@ -128,7 +141,7 @@ impl<'a> Run<'a> {
             }
             let mut outcome = Ok((false, false));
             let (segment, rank) = (self.segment, self.code.rank);
-            segment.sleep(rank, NAP, || {
+            segment.sleep(rank, self.waker(), NAP, || {
                 outcome = self.advance();
                 segment.failure().is_some() || !matches!(outcome, Ok((false, false)))
             });
@@ -137,6 +150,34 @@ impl<'a> Run<'a> {
                 (true, _) => (idle, waiting) = (0, None),
                 _ => {}
             }
+        }
+    }
+
+    /// The one rank without which nothing can go on; `None` where several will do. Of all that must come before the
+    /// next step, the last: by then the others will have come too.
+    fn waker(&self) -> Option<usize> {
+        if !self.passed() {
+            let mut others = (1..self.segment.ranks()).rev().map(|s| (self.code.rank + s) % self.segment.ranks());
+            return others.find(|r| self.segment.asked(*r, self.call.sequence).is_none());
+        }
+        let mut stuck = self.cursors.iter().enumerate().filter(|(_, c)| c.chunk < self.layout.chunks());
+        let (Some((lane, cursor)), None) = (stuck.next(), stuck.next()) else { return None };
+        let code = &self.code.lanes[lane];
+        match code.get(cursor.pc)? {
+            Op::Send { to, .. } => Some(to.peer as usize),
+            Op::Recv { from, .. } | Op::RecvReduce { from, .. } => Some(from.peer as usize),
+            Op::Await { .. } => {
+                let waits = code[cursor.pc..].iter().map_while(|op| match op {
+                    Op::Await { from, lag } if cursor.chunk >= u64::from(*lag) => Some(from),
+                    _ => None,
+                });
+                let missing = |from: &&Signal| {
+                    let flag = self.segment.flag(from.peer as usize, self.code.rank, from.cell as usize);
+                    flag.load(Ordering::Acquire) <= self.tag + self.counters[from.counter as usize]
+                };
+                waits.filter(missing).last().map(|from| from.peer as usize)
+            }
+            _ => None,
         }
     }
 
@@ -238,7 +279,7 @@ impl<'a> Run<'a> {
                 self.counters[to.counter as usize] = sent + 1;
                 let flag = self.segment.flag(self.code.rank, to.peer as usize, to.cell as usize);
                 flag.store(self.tag + sent + 1, Ordering::Release);
-                self.segment.wake(to.peer as usize);
+                self.segment.wake(to.peer as usize, self.code.rank);
             }
             Op::Recv { part, from, dst } => {
                 let Some(slot) = self.arrived(*from) else { return false };
@@ -259,7 +300,7 @@ impl<'a> Run<'a> {
                 let flag = self.segment.flag(self.code.rank, to.peer as usize, to.cell as usize);
                 flag.store(self.tag + *count, Ordering::Release);
                 if to.peer as usize != self.code.rank {
-                    self.segment.wake(to.peer as usize);
+                    self.segment.wake(to.peer as usize, self.code.rank);
                 }
             }
             Op::Await { from, lag } => {
@@ -292,7 +333,7 @@ impl<'a> Run<'a> {
         *taken += 1;
         let credit = self.segment.credit(from.peer as usize, self.code.rank, from.cell as usize);
         credit.store(self.tag + *taken, Ordering::Release);
-        self.segment.wake(from.peer as usize);
+        self.segment.wake(from.peer as usize, self.code.rank);
     }
 
     fn reduce(&self, srcs: &[*const u8], dst: *mut u8, chunk: u64, part: u32, finish: bool) {

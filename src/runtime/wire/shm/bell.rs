@@ -2,6 +2,9 @@
 //!
 //! The sleeper announces itself, then looks once more, then sleeps. The ringer changes things, then looks whether
 //! anyone announced. With a fence between the two steps on either side, one of them sees the other (Dekker).
+//!
+//! The sleeper also says whom it waits for, so that only that one wakes it: where ranks share cores, a rank that is
+//! woken for nothing takes the core from one that has something to do.
 
 #[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -10,36 +13,47 @@ use std::time::Duration;
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 
+const AWAKE: u32 = 0;
+const ANYONE: u32 = 1;
+
+/// The mark of one who waits for `rank` alone.
+fn only(rank: usize) -> u32 {
+    rank as u32 + 2
+}
+
 /// In shared memory; all zeros is a bell nobody waits for.
 #[repr(C, align(64))]
 pub(crate) struct Bell {
     rung: AtomicU32,
+    /// Whom the sleeper waits for.
     sleeping: AtomicU32,
     #[cfg(all(loom, test))]
     futex: loom_futex::Futex,
 }
 
 impl Bell {
-    /// Wakes the sleeper, if any. Call after what it waits for has been stored.
+    /// Wakes the sleeper if it waits for `by`, or for anyone, or if `by` is `None`. Call after what it waits for has
+    /// been stored.
     #[inline]
-    pub fn ring(&self) {
+    pub fn ring(&self, by: Option<usize>) {
         fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) != 0 {
+        let waits_for = self.sleeping.load(Ordering::Relaxed);
+        if waits_for != AWAKE && (waits_for == ANYONE || by.is_none_or(|rank| waits_for == only(rank))) {
             self.rung.fetch_add(1, Ordering::Release);
             self.wake();
         }
     }
 
-    /// Sleeps until rung or until `timeout`, unless `ready` says yes once the intention to sleep is public. It may
-    /// also return early. One sleeper at a time.
-    pub fn sleep(&self, timeout: Duration, ready: impl FnOnce() -> bool) {
+    /// Sleeps until rung by `by` (`None`: by anyone) or until `timeout`, unless `ready` says yes once the intention to
+    /// sleep is public. It may also return early. One sleeper at a time.
+    pub fn sleep(&self, by: Option<usize>, timeout: Duration, ready: impl FnOnce() -> bool) {
         let before = self.rung.load(Ordering::Acquire);
-        self.sleeping.store(1, Ordering::Relaxed);
+        self.sleeping.store(by.map_or(ANYONE, only), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !ready() {
             self.wait(before, timeout);
         }
-        self.sleeping.store(0, Ordering::Relaxed);
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
     #[cfg(not(all(loom, test)))]
@@ -101,12 +115,12 @@ mod loom_futex {
             let ringer = loom::thread::spawn(move || {
                 for i in 1..=2 {
                     other.1.store(i, Ordering::Release);
-                    other.0.ring();
+                    other.0.ring(Some(3));
                 }
             });
             for i in 1..=2 {
                 while shared.1.load(Ordering::Acquire) < i {
-                    shared.0.sleep(Duration::MAX, || shared.1.load(Ordering::Acquire) >= i);
+                    shared.0.sleep((i == 1).then_some(3), Duration::MAX, || shared.1.load(Ordering::Acquire) >= i);
                 }
             }
             ringer.join().unwrap();

@@ -220,15 +220,15 @@ impl Segment {
             .then(|| Descriptor(std::array::from_fn(|i| slot.words[i].load(Ordering::Relaxed))))
     }
 
-    /// Wakes `rank` if it sleeps. Call after storing what it waits for.
+    /// Wakes `rank` if it waits for `by`. Call after storing what it waits for.
     #[inline]
-    pub fn wake(&self, rank: usize) {
-        self.rank(rank).bell.ring();
+    pub fn wake(&self, rank: usize, by: usize) {
+        self.rank(rank).bell.ring(Some(by));
     }
 
-    /// Sleeps as `rank` until woken, until `timeout`, or not at all if `ready`.
-    pub fn sleep(&self, rank: usize, timeout: Duration, ready: impl FnOnce() -> bool) {
-        self.rank(rank).bell.sleep(timeout, ready);
+    /// Sleeps as `rank` until woken by `by` (`None`: by anyone), until `timeout`, or not at all if `ready`.
+    pub fn sleep(&self, rank: usize, by: Option<usize>, timeout: Duration, ready: impl FnOnce() -> bool) {
+        self.rank(rank).bell.sleep(by, timeout, ready);
     }
 
     /// The first failure that anyone declared, and the rank it is about.
@@ -253,7 +253,7 @@ impl Segment {
 
     fn wake_all(&self) {
         for rank in 0..self.ranks {
-            self.wake(rank);
+            self.rank(rank).bell.ring(None);
         }
     }
 
