@@ -1,11 +1,11 @@
-//! A topology file: read, written back, read again and equal; routed, drawn, repeated. Never a panic.
+//! A topology file in any format: read, written back, read again and equal; routed, drawn, repeated. Never a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use topocoll::topology::Topology;
 
 fuzz_target!(|text: &str| {
-    let Ok(t) = Topology::from_toml(text, "fuzz") else { return };
+    let Ok(t) = Topology::parse(text, "fuzz", None) else { return };
     if t.devices().count() > 200 {
         return;
     }
@@ -14,5 +14,8 @@ fuzz_target!(|text: &str| {
         t.routes_from(id);
     }
     (t.to_json(), t.to_dot(), t.to_tree(true), t.fingerprint());
+    if let Ok(xml) = t.to_nccl_xml() {
+        Topology::parse(&xml, "again.xml", None).expect("what is written can be read");
+    }
     let _ = t.cluster(2);
 });

@@ -84,6 +84,7 @@ fn rail_switch(rail: usize) -> Device {
         bus: None,
         numa: None,
         cpu: None,
+        extra: Default::default(),
         source: "assumed: a switch that never blocks".into(),
     }
 }

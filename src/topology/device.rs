@@ -1,5 +1,6 @@
 //! What a topology's nodes are.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,8 @@ pub struct Device {
     pub numa: Option<usize>,
     /// What is known of a [`DeviceKind::Cpu`].
     pub cpu: Option<CpuInfo>,
+    /// What a file says of it that nothing here needs, kept for writing it again.
+    pub extra: BTreeMap<String, String>,
     /// Who says that it exists: `hwloc`, a file, a data sheet.
     pub source: String,
 }

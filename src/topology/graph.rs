@@ -6,7 +6,7 @@ use std::path::Path;
 use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
 
-use crate::topology::{Device, DeviceKind, Link};
+use crate::topology::{Device, DeviceKind, Link, LinkKind};
 use crate::{Error, Result};
 
 /// A device of one topology.
@@ -155,6 +155,21 @@ impl Topology {
     /// How many hosts.
     pub fn hosts(&self) -> usize {
         self.graph.node_weights().filter_map(|d| d.host).max().map_or(0, |h| h + 1)
+    }
+
+    /// PCIe links from each device to the nearest CPU, by node index: what tells above from below in the PCI tree.
+    pub(super) fn pcie_depths(&self) -> Vec<Option<u32>> {
+        let mut depths = vec![None; self.graph.node_count()];
+        let mut level: Vec<NodeIndex> = self.of_kind(DeviceKind::Cpu).into_iter().map(|c| c.0).collect();
+        let mut depth = 0;
+        while !level.is_empty() {
+            level.retain(|n| depths[n.index()].is_none());
+            level.iter().for_each(|n| depths[n.index()] = Some(depth));
+            let pcie = level.iter().flat_map(|n| self.graph.edges(*n)).filter(|e| e.weight().kind == LinkKind::Pcie);
+            level = pcie.map(|e| e.target()).collect();
+            depth += 1;
+        }
+        depths
     }
 
     /// Names this topology: the same devices, links and figures give the same number in every process.

@@ -12,6 +12,7 @@ mod link;
 mod route;
 
 pub use device::{CpuInfo, Device, DeviceKind};
+pub use formats::Format;
 pub use graph::{DeviceId, LinkId, Topology};
 pub use link::{Link, LinkKind, Origin};
 pub use route::{PathClass, Route};

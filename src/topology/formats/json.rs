@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::topology::Topology;
 
 impl Topology {
-    /// `{name, source, hosts, devices[] {id, kind, name, host, index, numa, bus, cpu, source}, links[] {from, to, kind,
+    /// `{name, source, hosts, devices[] {id, kind, name, host, index, numa, bus, cpu, extra, source}, links[] {from, to, kind,
     /// lanes, bandwidth, latency, origin, nominal, usable, measured, latency_origin, source}, notices[]}`; bandwidths
     /// in bytes per second, one direction; latencies in seconds; what is not known is null.
     pub fn to_json(&self) -> Value {
@@ -14,7 +14,7 @@ impl Topology {
             .map(|(_, d)| {
                 json!({
                     "id": d.id, "kind": d.kind, "name": d.name, "host": d.host, "index": d.index, "numa": d.numa,
-                    "bus": d.bus, "cpu": d.cpu, "source": d.source,
+                    "bus": d.bus, "cpu": d.cpu, "extra": d.extra, "source": d.source,
                 })
             })
             .collect();

@@ -1,9 +1,87 @@
-//! One file a format.
+//! One file a format. What a text is in is told from its content.
 
 mod dot;
+mod hwloc_xml;
 mod json;
+mod nccl_xml;
 mod range;
 mod read;
 mod toml;
 mod tree;
 mod units;
+
+pub(super) use hwloc_xml::read as read_hwloc;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::topology::Topology;
+use crate::{Error, Result};
+
+/// What a topology can be read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// topocoll's own.
+    Toml,
+    /// NCCL's and RCCL's topology files.
+    NcclXml,
+    /// hwloc's exports, of versions 1 to 3.
+    HwlocXml,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Toml, Self::NcclXml, Self::HwlocXml];
+
+    /// The word for `--from`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Toml => "toml",
+            Self::NcclXml => "nccl-xml",
+            Self::HwlocXml => "hwloc-xml",
+        }
+    }
+
+    /// The format of a text, told from its content.
+    pub fn of(text: &str) -> Self {
+        let start: String = text.chars().take(1 << 16).collect();
+        if !start.trim_start().starts_with('<') {
+            Self::Toml
+        } else if start.contains("<topology") || start.contains("hwloc") && !start.contains("<system") {
+            Self::HwlocXml
+        } else {
+            Self::NcclXml
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|f| f.name() == text).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|f| f.name()).collect();
+            Error::Argument(format!("`{text}` is no topology format; one of {} is", names.join(", ")))
+        })
+    }
+}
+
+impl Topology {
+    /// Reads `text`, in the format that its content tells, or in the one given. `file` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::TopologyFile`] with the place, what was found and what was expected.
+    pub fn parse(text: &str, file: &str, format: Option<Format>) -> Result<Self> {
+        match format.unwrap_or_else(|| Format::of(text)) {
+            Format::Toml => Self::from_toml(text, file),
+            Format::NcclXml => nccl_xml::read(text, file),
+            Format::HwlocXml => hwloc_xml::read(text, file.rsplit('/').next().unwrap_or(file), file),
+        }
+    }
+}

@@ -5,18 +5,27 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::topology::Topology;
+use crate::topology::formats::Format;
 use crate::{Error, Result};
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
 impl Topology {
-    /// Reads a topology file.
+    /// Reads a topology file in any [`Format`], told from its content.
     ///
     /// # Errors
     /// [`Error::File`] where it cannot be read, is no regular file or is larger than 16 MiB, and
     /// [`Error::TopologyFile`] with line and field where it is not right.
     pub fn read(path: &Path) -> Result<Self> {
+        Self::read_as(path, None)
+    }
+
+    /// As [`Topology::read`], in a format given.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn read_as(path: &Path, format: Option<Format>) -> Result<Self> {
         let fail = |message: String| Error::File { path: path.into(), message };
         // Looked at before it is opened: opening a FIFO would wait for its writer.
         let about = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
@@ -40,9 +49,9 @@ impl Topology {
                 file: path.display().to_string(),
                 line: Some(line),
                 field: None,
-                message: "this is no UTF-8 text; a topology file in TOML is expected".into(),
+                message: "this is no UTF-8 text; a topology file is expected".into(),
             }
         })?;
-        Self::from_toml(&text, &path.display().to_string())
+        Self::parse(&text, &path.display().to_string(), format)
     }
 }

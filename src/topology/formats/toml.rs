@@ -18,6 +18,7 @@
 //! runs (`gpu[0-7]` to `plx[0-3]`: two to a switch), `each = "all"` joins all with all (the same devices on both
 //! sides: each with each other), and `pairs` lists them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Deserialize;
@@ -63,6 +64,8 @@ struct RawDevice {
     memory: Option<Spanned<Value>>,
     copy_rate: Option<Spanned<Value>>,
     exchange_rate: Option<Spanned<Value>>,
+    #[serde(default)]
+    extra: BTreeMap<String, String>,
     source: Option<String>,
 }
 
@@ -251,6 +254,7 @@ fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Re
             bus,
             numa: place.index(&raw.numa, &field("numa"), i, n)?,
             cpu,
+            extra: raw.extra.clone(),
             source: raw.source.clone().unwrap_or_else(|| place.file.into()),
         })
         .map_err(|e| place.error(Some(raw.id.span()), &field("id"), e.to_string()))?;
@@ -418,6 +422,10 @@ fn device_text(d: &Device) -> String {
         line("exchange-rate", c.exchange_rate.map(|r| format!("{r:?}")));
     }
     line("source", Some(quoted(&d.source)));
+    if !d.extra.is_empty() {
+        let pairs: Vec<String> = d.extra.iter().map(|(k, v)| format!("{} = {}", quoted(k), quoted(v))).collect();
+        line("extra", Some(format!("{{ {} }}", pairs.join(", "))));
+    }
     out
 }
 

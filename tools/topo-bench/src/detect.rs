@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use topocoll::topology::Topology;
+use topocoll::topology::{Format as FileFormat, Topology};
 
 use crate::{Result, output};
 
@@ -12,6 +12,9 @@ pub struct Args {
     /// A topology file to show instead of this machine.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
+    /// The file's format where its content does not tell: toml, nccl-xml or hwloc-xml.
+    #[arg(long, value_name = "FORMAT", requires = "topology")]
+    from: Option<FileFormat>,
     /// So many of it, joined by its network.
     #[arg(long, value_name = "N")]
     hosts: Option<usize>,
@@ -36,12 +39,14 @@ enum Format {
     Dot,
     /// To keep and to edit.
     Toml,
+    /// For NCCL_TOPO_FILE.
+    NcclXml,
 }
 
 /// A file's topology or this machine's.
-pub fn topology(file: Option<&PathBuf>, hosts: Option<usize>) -> Result<Topology> {
+pub fn topology(file: Option<&PathBuf>, from: Option<FileFormat>, hosts: Option<usize>) -> Result<Topology> {
     let one = match file {
-        Some(path) => Topology::read(path)?,
+        Some(path) => Topology::read_as(path, from)?,
         None => Topology::detect()?,
     };
     Ok(match hosts {
@@ -51,13 +56,14 @@ pub fn topology(file: Option<&PathBuf>, hosts: Option<usize>) -> Result<Topology
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let t = topology(args.topology.as_ref(), args.hosts)?;
+    let t = topology(args.topology.as_ref(), args.from, args.hosts)?;
     match (&args.json, args.format) {
         (Some(to), _) => return output::json(&t.to_json(), to),
         (None, Format::Json) => return output::json(&t.to_json(), "-"),
         (None, Format::Tree) => output::print(&t.to_tree(args.explain)),
         (None, Format::Dot) => output::print(&t.to_dot()),
         (None, Format::Toml) => output::print(&t.to_toml()),
+        (None, Format::NcclXml) => output::print(&t.to_nccl_xml()?),
     }
     Ok(())
 }

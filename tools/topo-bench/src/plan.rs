@@ -77,7 +77,7 @@ pub fn placement(t: &Topology, ranks: Option<usize>) -> Result<Placement> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let t = detect::topology(args.topology.as_ref(), args.hosts)?;
+    let t = detect::topology(args.topology.as_ref(), None, args.hosts)?;
     let width = args.dtype.width() as u64;
     if args.size < width {
         return Err(format!("--size {}: at least one {} of {width} byte(s) is needed", args.size, args.dtype).into());

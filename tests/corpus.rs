@@ -1,0 +1,266 @@
+//! Real topology files, where the corpus is at hand, and small ones of each format that are always here.
+
+use std::path::{Path, PathBuf};
+
+use topocoll::topology::{DeviceKind, Format, LinkKind, Topology};
+
+/// The folder of real files, or `None` where it is not.
+fn corpus() -> Option<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
+    if dir.join("INDEX.tsv").is_file() {
+        return Some(dir);
+    }
+    println!("SKIPPED: no corpus at {}", dir.display());
+    None
+}
+
+/// Files of one folder of the corpus, with what the index says of each.
+fn files(dir: &Path, folder: &str) -> Vec<(PathBuf, String)> {
+    let index = std::fs::read_to_string(dir.join("INDEX.tsv")).unwrap();
+    let rows = index.lines().filter(|l| l.starts_with(folder)).map(|l| {
+        let fields: Vec<&str> = l.split('\t').collect();
+        (dir.join(fields[0]), fields[3].to_string())
+    });
+    let files: Vec<_> = rows.collect();
+    assert!(!files.is_empty(), "{folder}");
+    files
+}
+
+/// `gpu=8` in the words of the index.
+fn stated(words: &str, key: &str) -> usize {
+    let found = words.split([' ', ';', ',']).find_map(|w| w.strip_prefix(&format!("{key}="))?.parse().ok());
+    found.unwrap_or_else(|| panic!("{key} is not in {words}"))
+}
+
+fn count(t: &Topology, kind: DeviceKind) -> usize {
+    t.of_kind(kind).len()
+}
+
+#[test]
+fn nccl_and_rccl_files_hold_what_the_index_says() {
+    let Some(dir) = corpus() else { return };
+    for (path, words) in files(&dir, "nccl-xml").into_iter().chain(files(&dir, "rccl-xml")) {
+        let t = Topology::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let class = |c: &str| {
+            words.split(c).nth(1).map_or(0, |w| w[1..].split([',', ';', ' ']).next().unwrap().parse().unwrap())
+        };
+        // Where the file has no gpu elements, GPUs are pci elements of a class.
+        let gpus = match stated(&words, "gpu") {
+            0 => class("0x030200"),
+            n => n,
+        };
+        let nics = match stated(&words, "net") {
+            0 => class("0x020000") + class("0x020700"),
+            n => n,
+        };
+        assert_eq!(count(&t, DeviceKind::Cpu), stated(&words, "cpu"), "{name}");
+        assert_eq!(count(&t, DeviceKind::Gpu), gpus, "{name}");
+        assert_eq!(count(&t, DeviceKind::Nic), nics, "{name}");
+        let of = |kind| t.links().filter(|(.., l)| l.kind == kind).count();
+        assert_eq!(of(LinkKind::Xgmi), stated(&words, "xgmi"), "{name}");
+        // azure-ncv4 says of each GPU that its NVLinks lead to itself, which cannot be: noticed and left out.
+        let impossible = t.notices().iter().filter(|n| n.contains("its own nvlink neighbour")).count();
+        assert_eq!(of(LinkKind::NvLink) + impossible, stated(&words, "nvlink"), "{name}");
+        assert_eq!(impossible, if name == "azure-ncv4-topo.xml" { 4 } else { 0 }, "{name}");
+        // Nothing is cut off.
+        let gpus = t.of_kind(DeviceKind::Gpu);
+        for a in &gpus {
+            assert!(gpus.iter().all(|b| t.route(*a, *b).is_some()), "{name}");
+        }
+        round_trip(&t, name);
+    }
+}
+
+/// A topology as one line a device and link, in an order of its own.
+fn facts(t: &Topology) -> Vec<String> {
+    let id = |d| t.device(d).bus.clone().unwrap_or_else(|| t.device(d).name.clone());
+    let mut facts: Vec<String> =
+        t.devices().filter(|(_, d)| d.kind != DeviceKind::Cpu).map(|(i, d)| format!("{} {}", d.kind, id(i))).collect();
+    facts.extend(
+        t.links()
+            .map(|(_, a, b, l)| format!("{} {} {} x{} {:?} {:?}", l.kind, id(a), id(b), l.lanes, l.nominal, l.usable)),
+    );
+    facts.sort();
+    facts
+}
+
+fn round_trip(t: &Topology, name: &str) {
+    assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), *t, "{name}");
+    let xml = t.to_nccl_xml().unwrap();
+    let again = Topology::parse(&xml, "again.xml", None).unwrap_or_else(|e| panic!("{name}: {e}\n{xml}"));
+    let (before, after) = (facts(t), facts(&again));
+    for (a, b) in before.iter().zip(&after) {
+        assert_eq!(a, b, "{name}");
+    }
+    assert_eq!(before.len(), after.len(), "{name}");
+}
+
+#[test]
+fn hwloc_files_are_read_by_hwloc() {
+    let Some(dir) = corpus() else { return };
+    for (path, words) in files(&dir, "hwloc-xml") {
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let t = Topology::read(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let pus: usize = t.of_kind(DeviceKind::Cpu).iter().map(|c| t.device(*c).cpu.as_ref().unwrap().pus.len()).sum();
+        assert_eq!(pus, stated(&words, "PU"), "{name}");
+        // NUMANode counts elements of the file; nodes without cores hold no ranks, which is noticed.
+        let bare = t.notices().iter().filter(|n| n.contains("no cores of its own")).count();
+        assert!(count(&t, DeviceKind::Cpu) + bare <= stated(&words, "NUMANode"), "{name}");
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), t, "{name}");
+    }
+    let dgx2 = Topology::read(&dir.join("hwloc-xml/nvidiaDGX2.xml")).unwrap();
+    assert_eq!(count(&dgx2, DeviceKind::Gpu), 16, "{}", dgx2.to_tree(false));
+    let class = |a: &str, b: &str| dgx2.route(dgx2.find(a).unwrap(), dgx2.find(b).unwrap()).unwrap().class.to_string();
+    // Two GPUs a switch, two such switches below another.
+    assert_eq!((class("gpu0", "gpu1"), class("gpu0", "gpu2")), ("PIX".into(), "PXB".into()));
+}
+
+/// What `topologies/` describes survives NCCL's format too.
+#[test]
+fn machines_go_through_nccls_format() {
+    for name in ["dgx-1.toml", "dgx-a100.toml", "dgx-h100.toml"] {
+        let t = Topology::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies").join(name)).unwrap();
+        let xml = t.to_nccl_xml().unwrap();
+        let again = Topology::parse(&xml, "again.xml", None).unwrap();
+        for kind in [DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Cpu, DeviceKind::PciSwitch, DeviceKind::NvSwitch] {
+            assert_eq!(count(&t, kind), count(&again, kind), "{name} {kind}");
+        }
+        let rates = |t: &Topology, kind: LinkKind| {
+            let mut all: Vec<_> = t
+                .links()
+                .filter(|(.., l)| l.kind == kind)
+                .map(|(.., l)| (l.lanes, l.nominal.map(|r| (r / 1e8).round())))
+                .collect();
+            all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+            all
+        };
+        for kind in [LinkKind::NvLink, LinkKind::Pcie] {
+            assert_eq!(rates(&t, kind), rates(&again, kind), "{name} {kind}");
+        }
+    }
+}
+
+const NCCL: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="000000ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+    <pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="80" rank="0" gdr="1"><nvlink target="0000:03:00.0" count="12" tclass="0x030200"/></gpu>
+      </pci>
+      <pci busid="0000:03:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+        <gpu dev="1" sm="80" rank="1" gdr="1"><nvlink target="0000:02:00.0" count="12" tclass="0x030200"/></gpu>
+      </pci>
+      <pci busid="0000:04:00.0" class="0x020700" link_speed="16 GT/s" link_width="8">
+        <nic><net name="mlx5_0" dev="0" speed="200000" port="1" guid="0x1" maxconn="131072" gdr="1"/></nic>
+      </pci>
+    </pci>
+  </cpu>
+</system>"#;
+
+#[test]
+fn nccl_files_that_are_wrong_say_where() {
+    let t = Topology::parse(NCCL, "f.xml", None).unwrap();
+    let route = t.route(t.find("gpu0").unwrap(), t.find("gpu1").unwrap()).unwrap();
+    assert_eq!((route.class.to_string().as_str(), route.bandwidth), ("NV12", 240e9));
+    assert_eq!(t.route(t.find("gpu0").unwrap(), t.find("nic0").unwrap()).unwrap().class.to_string(), "PIX");
+    round_trip(&t, "small");
+    let windows = Topology::parse(&NCCL.replace('\n', "\r\n"), "f.xml", None).unwrap();
+    assert_eq!(windows, t);
+    for (from, to, word) in [
+        ("</system>", "", "no well-formed XML"),
+        ("0000:03:00.0\" class", "0000:02:00.0\" class", "f.xml:7"),
+        ("count=\"12\"", "count=\"-1\"", "nvlink.count"),
+        ("numaid=\"0\"", "numaid=\"x\"", "cpu.numaid"),
+        ("busid=\"0000:04:00.0\" ", "", "pci.busid"),
+        ("<system version=\"1\">", "<!DOCTYPE a [<!ENTITY b \"c\">]><system>", "XML"),
+    ] {
+        let text = NCCL.replacen(from, to, 1);
+        let error = Topology::parse(&text, "f.xml", None).unwrap_err().to_string();
+        assert!(error.contains(word), "`{word}` is not in: {error}");
+    }
+    let deep = format!("<system><cpu>{}{}</cpu></system>", "<pci busid=\"1\">", "<x>".repeat(100_000));
+    assert!(Topology::parse(&deep, "f.xml", None).is_err());
+    let lost = NCCL.replace("target=\"0000:03:00.0\"", "target=\"0000:09:00.0\"");
+    let t = Topology::parse(&lost, "f.xml", None).unwrap();
+    assert!(t.notices().iter().any(|n| n.contains("f.xml:5") && n.contains("not there")), "{:?}", t.notices());
+}
+
+#[test]
+fn formats_are_told_from_content() {
+    for (text, format) in [
+        ("name = \"x\"", Format::Toml),
+        ("  <!-- c --><system version=\"1\">", Format::NcclXml),
+        (
+            "<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">",
+            Format::HwlocXml,
+        ),
+    ] {
+        assert_eq!(Format::of(text), format, "{text}");
+    }
+    assert!("fish".parse::<Format>().unwrap_err().to_string().contains("nccl-xml"));
+}
+
+/// One socket with two cores, a switch with two GPUs and a NIC, as versions 1 and 3 say it.
+fn hwloc(version: u32) -> String {
+    let (package, cache, root) = match version {
+        1 => ("Socket", "type=\"Cache\" depth=\"2\"", "<topology>"),
+        _ => ("Package", "type=\"L2Cache\" depth=\"2\"", "<topology version=\"3.0\">"),
+    };
+    let bridge = |bus: &str, inside: String| {
+        format!(
+            "<object type=\"Bridge\" bridge_type=\"1-1\" pci_busid=\"{bus}\" pci_type=\"0604 [10b5:9781] [0:0] b0 00\" pci_link_speed=\"15.75\">{inside}</object>"
+        )
+    };
+    let device = |bus: &str, kind: &str, inside: &str| {
+        format!(
+            "<object type=\"PCIDev\" pci_busid=\"{bus}\" pci_type=\"{kind} [0:0] a1 00\" pci_link_speed=\"15.75\">{inside}</object>"
+        )
+    };
+    let net = "<object type=\"OSDev\" name=\"eth7\" osdev_type=\"2\"><info name=\"Address\" value=\"00:11\"/></object>";
+    let gpus = [("03", "0302 [10de:1db8]", ""), ("04", "0302 [10de:1db8]", ""), ("05", "0200 [15b3:1013]", net)].map(
+        |(bus, kind, inside)| bridge(&format!("0000:02:{bus}.0"), device(&format!("0000:{bus}:00.0"), kind, inside)),
+    );
+    let tree = bridge("0000:00:01.0", bridge("0000:01:00.0", gpus.concat()));
+    let cores: String = (0..2)
+        .map(|c| {
+            let set = 1 << c;
+            format!("<object {cache} cpuset=\"{set:#x}\" cache_size=\"1048576\"><object type=\"Core\" cpuset=\"{set:#x}\"><object type=\"PU\" os_index=\"{c}\" cpuset=\"{set:#x}\"/></object></object>")
+        })
+        .collect();
+    let inside = format!(
+        "<object type=\"{package}\" cpuset=\"0x3\" nodeset=\"0x1\"><info name=\"CPUModel\" value=\"a model\"/>{cores}</object>\
+         <object type=\"Bridge\" bridge_type=\"0-1\">{tree}</object>"
+    );
+    let node = "type=\"NUMANode\" os_index=\"0\" cpuset=\"0x3\" nodeset=\"0x1\" local_memory=\"4096\"";
+    let machine = match version {
+        1 => format!("<object {node}>{inside}</object>"),
+        _ => format!("<object {node}/>{inside}"),
+    };
+    format!(
+        "<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc.dtd\">{root}\
+         <object type=\"Machine\" cpuset=\"0x3\" nodeset=\"0x1\" allowed_cpuset=\"0x3\">{machine}</object></topology>"
+    )
+}
+
+#[test]
+fn versions_of_hwloc_say_the_same() {
+    let (old, new) =
+        (Topology::parse(&hwloc(1), "m.xml", None).unwrap(), Topology::parse(&hwloc(3), "m.xml", None).unwrap());
+    assert_eq!(old, new, "{}\n{}", old.to_toml(), new.to_toml());
+    let cpu = new.device(new.find("cpu0").unwrap());
+    let info = cpu.cpu.as_ref().unwrap();
+    assert_eq!((cpu.name.as_str(), info.cores, info.l2, info.memory), ("a model", 2, Some(1 << 20), Some(4096)));
+    assert_eq!((count(&new, DeviceKind::Gpu), count(&new, DeviceKind::PciSwitch)), (2, 1));
+    let nic = new.find("nic0").unwrap();
+    assert_eq!(new.device(nic).name, "eth7");
+    assert_eq!(new.route(new.find("gpu0").unwrap(), nic).unwrap().class.to_string(), "PIX");
+    for bad in [
+        "<topology><object",
+        "<topology/>",
+        "<topology><object type=\"Machine\" cpuset=\"0xzz\"/></topology>",
+        "<topology><!ENTITY a \"b\"></topology>",
+    ] {
+        let error = Topology::parse(bad, "m.xml", Some(Format::HwlocXml)).unwrap_err().to_string();
+        assert!(error.contains("m.xml"), "{error}");
+    }
+}
