@@ -137,6 +137,7 @@ impl<'a> Run<'a> {
             if now >= *look || self.segment.failure().is_some() {
                 let since = *since;
                 *look = now + NAP;
+                self.segment.beat(self.code.rank);
                 self.check(since, patience.timeout)?;
             }
             let mut outcome = Ok((false, false));
@@ -422,12 +423,23 @@ impl<'a> Run<'a> {
                 return Err(lost(rank, gone));
             }
         }
-        let waited = since.elapsed();
-        if waited < timeout {
+        if since.elapsed() < timeout {
             return Ok(());
         }
+        // Of those that have not come, some only wait for the others too.
+        let beats: Vec<u32> = ranks.iter().map(|r| self.segment.beats(*r)).collect();
+        for _ in 0..6 {
+            self.segment.beat(self.code.rank);
+            std::thread::sleep(NAP / 2);
+        }
+        if self.advance()?.0 {
+            return Ok(());
+        }
+        let still = ranks.iter().zip(beats).filter(|(r, before)| self.segment.beats(**r) == *before);
+        let missing: Vec<usize> = still.map(|(r, _)| *r).collect();
+        let ranks = if missing.is_empty() { ranks } else { missing };
         self.segment.fail(Gone::Late, ranks.first().copied().unwrap_or(self.code.rank));
-        Err(Error::Timeout { waited, ranks, phase })
+        Err(Error::Timeout { waited: since.elapsed(), ranks, phase })
     }
 }
 

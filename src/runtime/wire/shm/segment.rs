@@ -62,6 +62,8 @@ struct Rank {
     asked: [Asked; 2],
     bell: Bell,
     left: AtomicU32,
+    /// Grows while the rank waits for others, so that those can tell a rank that waits from one that is missing.
+    pulse: AtomicU32,
 }
 
 /// Cells that one rank writes and another reads, in one cache line.
@@ -229,6 +231,16 @@ impl Segment {
     /// Sleeps as `rank` until woken by `by` (`None`: by anyone), until `timeout`, or not at all if `ready`.
     pub fn sleep(&self, rank: usize, by: Option<usize>, timeout: Duration, ready: impl FnOnce() -> bool) {
         self.rank(rank).bell.sleep(by, timeout, ready);
+    }
+
+    /// Shows that `rank` is here and waits.
+    pub fn beat(&self, rank: usize) {
+        self.rank(rank).pulse.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often `rank` has shown that.
+    pub fn beats(&self, rank: usize) -> u32 {
+        self.rank(rank).pulse.load(Ordering::Relaxed)
     }
 
     /// The first failure that anyone declared, and the rank it is about.
