@@ -106,7 +106,7 @@ pub fn verify(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
 }
 
 /// Everything that can be seen without running: indices, ranks, sizes.
-fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
+pub(crate) fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     let bad = |at, why: String| Err(Refusal::new(plan, Fault::Malformed, at, why));
     let n = plan.ranks();
     if n == 0 {
