@@ -264,3 +264,71 @@ fn versions_of_hwloc_say_the_same() {
         assert!(error.contains("m.xml"), "{error}");
     }
 }
+
+/// Rows of a matrix: the device and its cells.
+fn cells(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().map(|l| l.split_whitespace().map(String::from).collect::<Vec<_>>());
+    let symbol = |w: &str| matches!(w, "X" | "PIX" | "PXB" | "PHB" | "NODE" | "SYS" | "N/A") || w.starts_with("NV");
+    rows.filter(|r| r.len() > 1 && symbol(&r[1]))
+        .map(|r| r.into_iter().skip(1).take_while(|w| symbol(w)).collect())
+        .collect()
+}
+
+#[test]
+fn pasted_matrices_come_out_as_they_went_in() {
+    let Some(dir) = corpus() else { return };
+    for (path, _) in files(&dir, "smi-topo") {
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(Format::of(&text), Format::SmiTopo, "{name}");
+        let t = Topology::read(&path).unwrap();
+        let matrix = t.to_matrix().unwrap();
+        let devices = count(&t, DeviceKind::Gpu) + count(&t, DeviceKind::Nic);
+        let (before, after) = (cells(&text), cells(&matrix));
+        assert_eq!((before.len(), after.len()), (devices, devices), "{name}");
+        for (a, b) in before.iter().zip(&after) {
+            assert_eq!(a[..devices], b[..devices], "{name}\n{matrix}");
+        }
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), t, "{name}");
+    }
+    let a100 = Topology::read(&dir.join("smi-topo/dgx-a100-12nic.txt")).unwrap();
+    assert_eq!(
+        (count(&a100, DeviceKind::Gpu), count(&a100, DeviceKind::Nic), count(&a100, DeviceKind::NvSwitch)),
+        (8, 12, 1)
+    );
+    let numa: std::collections::BTreeSet<_> =
+        a100.of_kind(DeviceKind::Gpu).iter().map(|g| a100.device(*g).numa).collect();
+    assert_eq!(numa.len(), 4);
+    assert!(a100.device(a100.find("nic3").unwrap()).name == "mlx5_3");
+}
+
+const MATRIX: &str = "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\tPIX\t0-3\t0\nGPU1\tNV4\t X \tSYS\t4-7\t1\nNIC0\tPIX\tSYS\t X\n\nLegend:\n\n  NV#  = Connection\n\nNIC Legend:\n\n  NIC0: mlx5_7\n";
+
+#[test]
+fn matrices_are_read_however_they_were_pasted() {
+    let plain = Topology::parse(MATRIX, "m", None).unwrap();
+    assert_eq!(plain.device(plain.find("nic0").unwrap()).name, "mlx5_7");
+    let indented: String = MATRIX.lines().map(|l| format!("    {l}\r\n")).collect();
+    let coloured = MATRIX.replace("GPU0", "\u{1b}[4mGPU0\u{1b}[0m");
+    let wrapped = MATRIX.replace("GPU1\tNIC0", "GPU1\n\tNIC0").replace("NV4\tPIX", "NV4\n PIX");
+    let spaces = MATRIX.replace('\t', "     ");
+    for text in [&indented, &coloured, &wrapped, &spaces] {
+        let t = Topology::parse(text, "m", None).unwrap();
+        assert_eq!(cells(&t.to_matrix().unwrap()), cells(&plain.to_matrix().unwrap()), "{text}");
+    }
+    // A row cut short and a cell that is not known: the other direction says it.
+    let cut = MATRIX.replace("GPU0\t X \tNV4\tPIX\t0-3\t0", "GPU0\t X \tN/A");
+    let t = Topology::parse(&cut, "m", None).unwrap();
+    assert_eq!(cells(&t.to_matrix().unwrap()), cells(MATRIX));
+    assert!(t.notices().iter().any(|n| n.contains("m:2") && n.contains("2 cells of 3")), "{:?}", t.notices());
+    let odd = Topology::parse(&MATRIX.replace("NIC0\tPIX", "NIC0\tSYS"), "m", None).unwrap();
+    assert!(odd.notices().iter().any(|n| n.contains("not the same")), "{:?}", odd.notices());
+    for (text, word) in [
+        ("GPU0\tX", "no matrix"),
+        ("\tGPU0\tGPU0\nGPU0\tX\tX", "twice in the header"),
+        ("\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU0\tX\tSYS", "m:3"),
+    ] {
+        let error = Topology::parse(text, "m", Some(Format::SmiTopo)).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}

@@ -11,7 +11,8 @@ use std::fmt;
 use petgraph::graph::NodeIndex;
 use petgraph::visit::EdgeRef;
 
-use crate::topology::{DeviceId, DeviceKind, LinkId, LinkKind, Topology};
+use crate::topology::formats::HOST_BRIDGE;
+use crate::topology::{Device, DeviceId, DeviceKind, LinkId, LinkKind, Topology};
 
 /// The class of a path, best first, as `nvidia-smi topo -m` and NCCL name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,13 +140,22 @@ impl Topology {
         if from == to {
             return Some(self.local(from));
         }
-        let via = self.search(from);
+        let via = self.search(from, |_| true);
         self.unwind(from, to, &via)
     }
 
     /// [`Topology::route`] to every device, by node index. One search (Dijkstra's) in all.
     pub fn routes_from(&self, from: DeviceId) -> Vec<Option<Route>> {
-        let via = self.search(from);
+        self.routes_over(from, |_| true)
+    }
+
+    /// Routes that use PCIe and CPU links alone, as `nvidia-smi topo -m` sees what no NVLink joins.
+    pub(super) fn routes_by_pcie(&self, from: DeviceId) -> Vec<Option<Route>> {
+        self.routes_over(from, |kind| matches!(kind, LinkKind::Pcie | LinkKind::CpuInterconnect))
+    }
+
+    fn routes_over(&self, from: DeviceId, allowed: impl Fn(LinkKind) -> bool) -> Vec<Option<Route>> {
+        let via = self.search(from, allowed);
         let all =
             self.devices().map(|(to, _)| if to == from { Some(self.local(from)) } else { self.unwind(from, to, &via) });
         all.collect()
@@ -165,7 +175,7 @@ impl Topology {
     }
 
     /// The link by which the best way enters each node.
-    fn search(&self, from: DeviceId) -> Vec<Option<LinkId>> {
+    fn search(&self, from: DeviceId, allowed: impl Fn(LinkKind) -> bool) -> Vec<Option<LinkId>> {
         let n = self.graph.node_count();
         let mut best: Vec<Option<Label>> = vec![None; n];
         let mut via: Vec<Option<LinkId>> = vec![None; n];
@@ -187,7 +197,7 @@ impl Topology {
                 DeviceKind::Nic if node != from.0 => (!home, home && label.grade >= 7),
                 _ => (false, false),
             };
-            for edge in self.graph.edges(node).filter(|e| e.target() != node) {
+            for edge in self.graph.edges(node).filter(|e| e.target() != node && allowed(e.weight().kind)) {
                 let link = edge.weight();
                 let nvlink = matches!(link.kind, LinkKind::NvLink | LinkKind::Xgmi);
                 // Out of another GPU by PCIe there is the way to its NIC only.
@@ -243,7 +253,9 @@ impl Topology {
 
     fn class(&self, links: &[LinkId]) -> PathClass {
         let kind = |l: &LinkId| self.link(*l).kind;
-        let inner: Vec<DeviceKind> = links.iter().skip(1).map(|l| self.device(self.endpoints(*l).0).kind).collect();
+        let passed: Vec<&Device> = links.iter().skip(1).map(|l| self.device(self.endpoints(*l).0)).collect();
+        let bridges = passed.iter().filter(|d| d.name == HOST_BRIDGE).count();
+        let inner: Vec<DeviceKind> = passed.iter().filter(|d| d.name != HOST_BRIDGE).map(|d| d.kind).collect();
         let ends = |l: &LinkId| self.endpoints(*l);
         let any = |k: &[LinkKind]| links.iter().any(|l| k.contains(&kind(l)));
         if links.iter().any(|l| kind(l).is_network()) {
@@ -259,7 +271,8 @@ impl Topology {
             (true, true, _) => PathClass::P2c,
             (true, false, true) => PathClass::Pxn,
             (false, true, _) => PathClass::C2c,
-            (true, ..) if inner.contains(&DeviceKind::Cpu) => PathClass::Phb,
+            (true, ..) if inner.contains(&DeviceKind::Cpu) && bridges > 1 => PathClass::Node,
+            (true, ..) if inner.contains(&DeviceKind::Cpu) || bridges == 1 => PathClass::Phb,
             (true, ..) if self.at_cpu(links) => PathClass::Phb,
             (true, ..) if inner.len() > 1 => PathClass::Pxb,
             (true, ..) => PathClass::Pix,

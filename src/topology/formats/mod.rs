@@ -6,11 +6,13 @@ mod json;
 mod nccl_xml;
 mod range;
 mod read;
+mod smi;
 mod toml;
 mod tree;
 mod units;
 
 pub(super) use hwloc_xml::read as read_hwloc;
+pub(super) use smi::HOST_BRIDGE;
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,11 +29,13 @@ pub enum Format {
     NcclXml,
     /// hwloc's exports, of versions 1 to 3.
     HwlocXml,
+    /// The matrix that `nvidia-smi topo -m` prints.
+    SmiTopo,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Toml, Self::NcclXml, Self::HwlocXml];
+    pub const ALL: [Self; 4] = [Self::Toml, Self::NcclXml, Self::HwlocXml, Self::SmiTopo];
 
     /// The word for `--from`.
     pub fn name(self) -> &'static str {
@@ -39,6 +43,7 @@ impl Format {
             Self::Toml => "toml",
             Self::NcclXml => "nccl-xml",
             Self::HwlocXml => "hwloc-xml",
+            Self::SmiTopo => "smi-topo",
         }
     }
 
@@ -46,7 +51,7 @@ impl Format {
     pub fn of(text: &str) -> Self {
         let start: String = text.chars().take(1 << 16).collect();
         if !start.trim_start().starts_with('<') {
-            Self::Toml
+            if smi::looks_like(&start) { Self::SmiTopo } else { Self::Toml }
         } else if start.contains("<topology") || start.contains("hwloc") && !start.contains("<system") {
             Self::HwlocXml
         } else {
@@ -81,6 +86,7 @@ impl Topology {
         match format.unwrap_or_else(|| Format::of(text)) {
             Format::Toml => Self::from_toml(text, file),
             Format::NcclXml => nccl_xml::read(text, file),
+            Format::SmiTopo => smi::read(text, file),
             Format::HwlocXml => hwloc_xml::read(text, file.rsplit('/').next().unwrap_or(file), file),
         }
     }

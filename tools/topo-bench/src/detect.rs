@@ -12,7 +12,7 @@ pub struct Args {
     /// A topology file to show instead of this machine.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// The file's format where its content does not tell: toml, nccl-xml or hwloc-xml.
+    /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml or smi-topo.
     #[arg(long, value_name = "FORMAT", requires = "topology")]
     from: Option<FileFormat>,
     /// So many of it, joined by its network.
@@ -41,6 +41,8 @@ enum Format {
     Toml,
     /// For NCCL_TOPO_FILE.
     NcclXml,
+    /// As `nvidia-smi topo -m` prints it.
+    Matrix,
 }
 
 /// A file's topology or this machine's.
@@ -63,6 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
         (None, Format::Tree) => output::print(&t.to_tree(args.explain)),
         (None, Format::Dot) => output::print(&t.to_dot()),
         (None, Format::Toml) => output::print(&t.to_toml()),
+        (None, Format::Matrix) => output::print(&t.to_matrix()?),
         (None, Format::NcclXml) => output::print(&t.to_nccl_xml()?),
     }
     Ok(())
