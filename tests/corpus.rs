@@ -332,3 +332,29 @@ fn matrices_are_read_however_they_were_pasted() {
         assert!(error.contains(word), "{error}");
     }
 }
+
+#[test]
+fn fabrics_and_slurm_files_hold_what_the_index_says() {
+    let Some(dir) = corpus() else { return };
+    for (path, words) in files(&dir, "ib") {
+        let t = Topology::read(&path).unwrap();
+        let numbers: Vec<usize> = words.split([' ', ',']).filter_map(|w| w.parse().ok()).collect();
+        assert_eq!([count(&t, DeviceKind::NetSwitch), count(&t, DeviceKind::Nic)], numbers[..], "{words}");
+        assert!(t.links().all(|(.., l)| l.nominal.is_some()));
+        let nics = t.of_kind(DeviceKind::Nic);
+        let reached = t.routes_from(nics[0]).into_iter().flatten().count();
+        assert!(reached > nics.len() / 2, "{reached}");
+    }
+    for (path, words) in files(&dir, "slurm") {
+        let t = Topology::read(&path).unwrap();
+        assert_eq!(count(&t, DeviceKind::Nic), 96, "{words}");
+        let nodes = t.of_kind(DeviceKind::Nic);
+        let depth = |a: usize, b: usize| t.route(nodes[a], nodes[b]).map(|r| r.links.len());
+        if words.contains("tree") {
+            // Leaf, spine, core: two, four and six links apart.
+            assert_eq!((depth(0, 7), depth(0, 8), depth(0, 95)), (Some(2), Some(4), Some(6)));
+        } else {
+            assert_eq!((depth(0, 7), depth(0, 8)), (Some(2), None));
+        }
+    }
+}

@@ -152,7 +152,11 @@ impl Link {
 
     /// What a plan counts on, bytes per second: measured, else usable, else nominal, else what is assumed of the kind.
     pub fn bandwidth(&self) -> f64 {
-        self.measured.or(self.usable).or(self.nominal).unwrap_or_else(|| self.kind.assumed_bandwidth())
+        self.measured.or(self.usable).or(self.nominal).unwrap_or_else(|| {
+            // Each NVLink or xGMI link counts; a PCIe rate is assumed for the whole.
+            let links = if matches!(self.kind, LinkKind::NvLink | LinkKind::Xgmi) { self.lanes } else { 1 };
+            self.kind.assumed_bandwidth() * f64::from(links)
+        })
     }
 
     /// What a bound counts on: nominal, else as [`Link::bandwidth`].

@@ -2,10 +2,12 @@
 
 mod dot;
 mod hwloc_xml;
+mod ib;
 mod json;
 mod nccl_xml;
 mod range;
 mod read;
+mod slurm;
 mod smi;
 mod toml;
 mod tree;
@@ -31,11 +33,16 @@ pub enum Format {
     HwlocXml,
     /// The matrix that `nvidia-smi topo -m` prints.
     SmiTopo,
+    /// An InfiniBand fabric as `ibnetdiscover` prints it.
+    IbNetDiscover,
+    /// Slurm's `topology.conf`, a tree or blocks.
+    SlurmConf,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Toml, Self::NcclXml, Self::HwlocXml, Self::SmiTopo];
+    pub const ALL: [Self; 6] =
+        [Self::Toml, Self::NcclXml, Self::HwlocXml, Self::SmiTopo, Self::IbNetDiscover, Self::SlurmConf];
 
     /// The word for `--from`.
     pub fn name(self) -> &'static str {
@@ -44,6 +51,8 @@ impl Format {
             Self::NcclXml => "nccl-xml",
             Self::HwlocXml => "hwloc-xml",
             Self::SmiTopo => "smi-topo",
+            Self::IbNetDiscover => "ibnetdiscover",
+            Self::SlurmConf => "slurm-conf",
         }
     }
 
@@ -51,7 +60,12 @@ impl Format {
     pub fn of(text: &str) -> Self {
         let start: String = text.chars().take(1 << 16).collect();
         if !start.trim_start().starts_with('<') {
-            if smi::looks_like(&start) { Self::SmiTopo } else { Self::Toml }
+            match () {
+                () if ib::looks_like(&start) => Self::IbNetDiscover,
+                () if slurm::looks_like(&start) => Self::SlurmConf,
+                () if smi::looks_like(&start) => Self::SmiTopo,
+                () => Self::Toml,
+            }
         } else if start.contains("<topology") || start.contains("hwloc") && !start.contains("<system") {
             Self::HwlocXml
         } else {
@@ -87,6 +101,8 @@ impl Topology {
             Format::Toml => Self::from_toml(text, file),
             Format::NcclXml => nccl_xml::read(text, file),
             Format::SmiTopo => smi::read(text, file),
+            Format::IbNetDiscover => ib::read(text, file),
+            Format::SlurmConf => slurm::read(text, file),
             Format::HwlocXml => hwloc_xml::read(text, file.rsplit('/').next().unwrap_or(file), file),
         }
     }

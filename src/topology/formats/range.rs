@@ -26,22 +26,25 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, String> {
     if all.iter().any(String::is_empty) { Err("an id is empty".into()) } else { Ok(all) }
 }
 
-fn numbers(list: &str) -> Result<Vec<usize>, String> {
+/// Numbers as they are written: `08-10` is 08, 09, 10.
+fn numbers(list: &str) -> Result<Vec<String>, String> {
     let mut out = Vec::new();
     for item in list.split(',').map(str::trim) {
         let number =
             |s: &str| s.trim().parse::<usize>().map_err(|_| format!("`{item}` is no number and no range such as 0-7"));
-        let (first, last) = match item.split_once('-') {
-            Some((a, b)) => (number(a)?, number(b)?),
-            None => (number(item)?, number(item)?),
-        };
+        let (start, end) = item.split_once('-').unwrap_or((item, item));
+        let (first, last) = (number(start)?, number(end)?);
         if last < first {
             return Err(format!("`{item}` runs backwards; {last}-{first} is meant"));
         }
         if last - first >= MAX || out.len() + (last - first) >= MAX {
             return Err(format!("`{item}` stands for more than {MAX} ids"));
         }
-        out.extend(first..=last);
+        let width = if start.trim().starts_with('0') { start.trim().len() } else { 0 };
+        if width > 20 {
+            return Err(format!("`{item}` has too many zeros"));
+        }
+        out.extend((first..=last).map(|n| format!("{n:0width$}")));
     }
     Ok(out)
 }
@@ -54,6 +57,7 @@ mod tests {
     fn ranges_are_expanded_in_order() {
         assert_eq!(expand("gpu0").unwrap(), ["gpu0"]);
         assert_eq!(expand("gpu[0-2]").unwrap(), ["gpu0", "gpu1", "gpu2"]);
+        assert_eq!(expand("n[08-10]").unwrap(), ["n08", "n09", "n10"]);
         assert_eq!(expand("h[0-1]/n[1,4-5]x").unwrap(), ["h0/n1x", "h0/n4x", "h0/n5x", "h1/n1x", "h1/n4x", "h1/n5x"]);
     }
 

@@ -334,7 +334,6 @@ impl Placing<'_> {
         let link = |lanes: u32| {
             let mut link = Link::new(LinkKind::NvLink, "assumed: the matrix has no figures");
             link.lanes = lanes;
-            link.usable = Some(LinkKind::NvLink.assumed_bandwidth() * f64::from(lanes));
             link
         };
         let total = |i: usize| (0..n).filter_map(|j| lanes(i, j)).sum::<u32>();

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
+use petgraph::visit::EdgeRef;
+
 use crate::topology::{DeviceId, DeviceKind, Link, LinkKind, Topology};
 
 impl Topology {
@@ -91,12 +93,9 @@ impl Tree<'_> {
             let _ = write!(text, "  [{}]", d.source);
         }
         self.line(depth, &text);
-        let mut below: Vec<(DeviceId, &Link)> = self
-            .t
-            .links()
-            .filter(|(_, a, b, l)| *a == id && l.kind == LinkKind::Pcie && self.is_below(id, *b))
-            .map(|(_, _, b, l)| (b, l))
-            .collect();
+        let edges = self.t.graph.edges(id.0).filter(|e| e.weight().kind == LinkKind::Pcie);
+        let mut below: Vec<(DeviceId, &Link)> =
+            edges.map(|e| (DeviceId(e.target()), e.weight())).filter(|(b, _)| self.is_below(id, *b)).collect();
         below.sort_by_key(|(b, _)| (self.t.device(*b).kind != DeviceKind::PciSwitch, *b));
         for (b, link) in below {
             if !self.shown.contains(&b) {
@@ -120,7 +119,7 @@ impl Tree<'_> {
         let mut alike: BTreeMap<(LinkKind, String), (Vec<String>, usize)> = BTreeMap::new();
         let mut drawn = HashSet::new();
         for (_, a, b, link) in self.t.links().filter(|(.., l)| l.kind != LinkKind::Pcie) {
-            let back = self.t.links().find(|(_, c, d, l)| (*c, *d) == (b, a) && *l == link);
+            let back = self.t.graph.edges_connecting(b.0, a.0).find(|e| e.weight() == link);
             if back.is_some() && !drawn.insert((a.min(b), a.max(b), link.kind)) {
                 continue;
             }

@@ -12,7 +12,8 @@ pub struct Args {
     /// A topology file to show instead of this machine.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml or smi-topo.
+    /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml,
+    /// smi-topo, ibnetdiscover or slurm-conf.
     #[arg(long, value_name = "FORMAT", requires = "topology")]
     from: Option<FileFormat>,
     /// So many of it, joined by its network.
