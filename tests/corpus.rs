@@ -358,3 +358,20 @@ fn fabrics_and_slurm_files_hold_what_the_index_says() {
         }
     }
 }
+
+/// What fuzzing starts from and what it once found: read or refused, and what is written reads equal.
+#[test]
+fn the_fuzzers_seeds_hold() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/topology");
+    let mut seen = 0;
+    for file in std::fs::read_dir(dir).unwrap() {
+        let Ok(text) = std::fs::read_to_string(file.unwrap().path()) else { continue };
+        seen += 1;
+        let Ok(t) = Topology::parse(&text, "seed", None) else { continue };
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), t);
+        if let Ok(xml) = t.to_nccl_xml() {
+            Topology::parse(&xml, "again.xml", None).unwrap();
+        }
+    }
+    assert!(seen >= 6);
+}

@@ -70,8 +70,11 @@ impl Topology {
     /// Adds a device.
     ///
     /// # Errors
-    /// [`Error::Topology`] where another has its id.
+    /// [`Error::Topology`] where another has its id, or the id is empty or has brackets, which files use for ranges.
     pub fn add_device(&mut self, device: Device) -> Result<DeviceId> {
+        if device.id.is_empty() || device.id.contains(['[', ']']) {
+            return Err(Error::Topology(format!("`{}` is no id: it must not be empty or have brackets", device.id)));
+        }
         if self.ids.contains_key(&device.id) {
             return Err(Error::Topology(format!("there are two devices `{}`; ids must differ", device.id)));
         }

@@ -99,7 +99,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             extra: BTreeMap::new(),
             source: file.into(),
         };
-        let id = t.add_device(device).map_err(|_| fail(Some(i + 1), format!("{guid} is described twice")))?;
+        let id = t.add_device(device).map_err(|e| fail(Some(i + 1), e.to_string()))?;
         by_guid.insert(guid, id);
     }
     if by_guid.is_empty() {
@@ -180,6 +180,6 @@ Ca	1 "H-0a"		# "n1 mlx5_0"
         assert!(all.contains("f:3: port 1 leads to H-ff") && all.contains("one end only"), "{all}");
         assert!(read("nothing", "f").is_err());
         let twice = read(&format!("{FABRIC}{FABRIC}"), "f").unwrap_err().to_string();
-        assert!(twice.contains("f:14") && twice.contains("described twice"), "{twice}");
+        assert!(twice.contains("f:14") && twice.contains("two devices"), "{twice}");
     }
 }

@@ -102,8 +102,7 @@ impl<'a> Reader<'a> {
             extra,
             source: self.file.into(),
         };
-        let error = self.error(node, "busid", "this device is there already".into());
-        self.t.add_device(device).map_err(|_| error)
+        self.t.add_device(device).map_err(|e| self.error(node, "busid", e.to_string()))
     }
 
     fn cpu(&mut self, node: Node<'_, '_>, i: usize) -> Result<()> {
@@ -377,10 +376,14 @@ impl Topology {
     /// One host as an NCCL topology file. What the topology does not know is written as NCCL's own dumps write it.
     ///
     /// # Errors
-    /// [`Error::Topology`] where it is of several hosts, which such a file cannot say.
+    /// [`Error::Topology`] where it is of several hosts or has no CPU, which such a file cannot say.
     pub fn to_nccl_xml(&self) -> Result<String> {
         if self.hosts() > 1 {
             let why = format!("{} is {} hosts, and an NCCL topology file holds one", self.name, self.hosts());
+            return Err(Error::Topology(why));
+        }
+        if self.of_kind(DeviceKind::Cpu).is_empty() {
+            let why = format!("{} has no CPU, to which an NCCL topology file attaches everything", self.name);
             return Err(Error::Topology(why));
         }
         let depths = self.pcie_depths();
