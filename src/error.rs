@@ -98,6 +98,12 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// A topology file's fault, at a line and in a field where that is known (an empty one is none).
+    pub(crate) fn in_file(file: &str, line: Option<usize>, field: &str, message: impl Into<String>) -> Self {
+        let field = (!field.is_empty()).then(|| field.into());
+        Self::TopologyFile { file: file.into(), line, field, message: message.into() }
+    }
+
     pub(crate) fn os(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Self {
         let what = what.into();
         move |source| Self::Os { what, source }

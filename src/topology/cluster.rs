@@ -54,7 +54,10 @@ impl Topology {
             for (rail, nic) in nics.iter().enumerate().filter(|_| bare) {
                 let switch = match all.find(&format!("rail{rail}")) {
                     Some(switch) => switch,
-                    None => all.add_device(rail_switch(rail))?,
+                    None => {
+                        let source = "assumed: a switch that never blocks";
+                        all.add_device(Device::new(format!("rail{rail}"), DeviceKind::NetSwitch, rail, source))?
+                    }
                 };
                 if let Some(id) = ids[nic.0.index()] {
                     all.connect(id, switch, self.port(*nic));
@@ -71,20 +74,5 @@ impl Topology {
         let mut port = Link::new(LinkKind::Ethernet, "assumed: as wide as the NIC's way into the host");
         port.nominal = (widest > 0.0).then_some(widest);
         port
-    }
-}
-
-fn rail_switch(rail: usize) -> Device {
-    Device {
-        id: format!("rail{rail}"),
-        kind: DeviceKind::NetSwitch,
-        name: String::new(),
-        host: None,
-        index: rail,
-        bus: None,
-        numa: None,
-        cpu: None,
-        extra: Default::default(),
-        source: "assumed: a switch that never blocks".into(),
     }
 }

@@ -43,6 +43,9 @@ impl fmt::Display for DeviceKind {
     }
 }
 
+/// The name of a PCI switch that stands for a host bridge: what is below two of them at one CPU is NODE apart.
+pub(super) const HOST_BRIDGE: &str = "host bridge";
+
 /// A device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
@@ -66,6 +69,24 @@ pub struct Device {
     pub extra: BTreeMap<String, String>,
     /// Who says that it exists: `hwloc`, a file, a data sheet.
     pub source: String,
+}
+
+impl Device {
+    /// A device of which nothing more is known yet; on host 0 unless it is a switch of the network.
+    pub fn new(id: impl Into<String>, kind: DeviceKind, index: usize, source: &str) -> Self {
+        Self {
+            id: id.into(),
+            kind,
+            name: String::new(),
+            host: (kind != DeviceKind::NetSwitch).then_some(0),
+            index,
+            bus: None,
+            numa: None,
+            cpu: None,
+            extra: BTreeMap::new(),
+            source: source.into(),
+        }
+    }
 }
 
 /// Cores and memory of one NUMA node. Sizes are bytes.

@@ -11,7 +11,7 @@ use std::fmt;
 use petgraph::graph::NodeIndex;
 use petgraph::visit::EdgeRef;
 
-use crate::topology::formats::HOST_BRIDGE;
+use crate::topology::device::HOST_BRIDGE;
 use crate::topology::{Device, DeviceId, DeviceKind, LinkId, LinkKind, Topology};
 
 /// The class of a path, best first, as `nvidia-smi topo -m` and NCCL name them.

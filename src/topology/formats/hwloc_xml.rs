@@ -17,8 +17,7 @@ const NO_FIGURE: &str = "assumed: hwloc has no figure; measure with `topo-bench 
 
 /// Reads an export. `source` is what its facts are said to be from, and what errors call it.
 pub(in crate::topology) fn read(text: &str, name: &str, source: &str) -> Result<Topology> {
-    let fail =
-        |line: Option<usize>, message: String| Error::TopologyFile { file: source.into(), line, field: None, message };
+    let fail = |line: Option<usize>, message: String| Error::in_file(source, line, "", message);
     if text.contains("<!ENTITY") {
         return Err(fail(None, "it defines entities, which no export of hwloc does".into()));
     }
@@ -116,17 +115,12 @@ impl<'a> Machine<'a> {
             let model = package.and_then(|p| info_of(*packages[p], "CPUModel"));
             let machine_model = || self.of(&["Machine"]).first().and_then(|m| info_of(**m, "CPUModel"));
             seen.push(pus);
+            let index = seen.len() - 1;
             let id = t.add_device(Device {
-                id: format!("cpu{}", seen.len() - 1),
-                kind: DeviceKind::Cpu,
                 name: model.or_else(machine_model).unwrap_or_default(),
-                host: Some(0),
-                index: seen.len() - 1,
-                bus: None,
                 numa: Some(number),
                 cpu: Some(info),
-                extra: BTreeMap::new(),
-                source: source.into(),
+                ..Device::new(format!("cpu{index}"), DeviceKind::Cpu, index, source)
             })?;
             t.add_link(id, id, Link::new(LinkKind::Memory, NO_FIGURE));
         }
@@ -159,36 +153,12 @@ impl Pci<'_> {
         let numa = numa(object);
         let id = format!("{word}{index}");
         let extra = BTreeMap::from([("class".to_string(), format!("0x{class:04x}00"))]);
-        let device = self.device(&id, kind, index, object, numa, name, extra);
+        let bus = object.attribute("pci_busid").map(String::from);
+        let device = Device { name, bus, numa, extra, ..Device::new(&id, kind, index, self.source) };
         let child = t.add_device(device)?;
         let parent = self.above(t, object, &id, numa)?;
         t.connect(child, parent, self.link(&id, object));
         Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn device(
-        &self,
-        id: &str,
-        kind: DeviceKind,
-        index: usize,
-        object: Node<'_, '_>,
-        numa: Option<usize>,
-        name: String,
-        extra: BTreeMap<String, String>,
-    ) -> Device {
-        Device {
-            id: id.into(),
-            kind,
-            name,
-            host: Some(0),
-            index,
-            bus: object.attribute("pci_busid").map(String::from),
-            numa,
-            cpu: None,
-            extra,
-            source: self.source.into(),
-        }
     }
 
     /// The switch or CPU that an object hangs on.
@@ -202,7 +172,8 @@ impl Pci<'_> {
             let parent = self.above(t, bridge, name, numa)?;
             let index = self.switches.len();
             let id = format!("plx{index}");
-            let device = self.device(&id, DeviceKind::PciSwitch, index, bridge, numa, String::new(), BTreeMap::new());
+            let bus = bridge.attribute("pci_busid").map(String::from);
+            let device = Device { bus, numa, ..Device::new(&id, DeviceKind::PciSwitch, index, self.source) };
             let switch = t.add_device(device)?;
             self.switches.insert(bridge.id(), switch);
             t.connect(switch, parent, self.link(&id, bridge));

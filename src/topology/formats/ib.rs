@@ -62,8 +62,7 @@ fn rate(word: &str) -> Option<f64> {
 type End = (DeviceId, u32);
 
 pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
-    let fail =
-        |line: Option<usize>, message: String| Error::TopologyFile { file: file.into(), line, field: None, message };
+    let fail = |line: Option<usize>, message: String| Error::in_file(file, line, "", message);
     let mut t = Topology::new(file.rsplit('/').next().unwrap_or(file));
     t.source = format!("ibnetdiscover, {file}");
     let mut by_guid: HashMap<&str, DeviceId> = HashMap::new();
@@ -87,18 +86,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             *count += 1;
             (Some(host), *count - 1)
         };
-        let device = Device {
-            id: guid.into(),
-            kind,
-            name: name.into(),
-            host,
-            index,
-            bus: None,
-            numa: None,
-            cpu: None,
-            extra: BTreeMap::new(),
-            source: file.into(),
-        };
+        let device = Device { name: name.into(), host, ..Device::new(guid, kind, index, file) };
         let id = t.add_device(device).map_err(|e| fail(Some(i + 1), e.to_string()))?;
         by_guid.insert(guid, id);
     }

@@ -14,7 +14,6 @@ mod tree;
 mod units;
 
 pub(super) use hwloc_xml::read as read_hwloc;
-pub(super) use smi::HOST_BRIDGE;
 
 use std::fmt;
 use std::str::FromStr;

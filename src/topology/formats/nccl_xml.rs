@@ -15,12 +15,7 @@ use crate::{Error, Result};
 const MAX_DEPTH: usize = 64;
 
 pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
-    let fail = |line: Option<usize>, field: &str, message: String| Error::TopologyFile {
-        file: file.into(),
-        line,
-        field: (!field.is_empty()).then(|| field.into()),
-        message,
-    };
+    let fail = |line, field: &str, message: String| Error::in_file(file, line, field, message);
     let doc = Document::parse(text)
         .map_err(|e| fail(Some(e.pos().row as usize), "", format!("this is no well-formed XML: {e}")))?;
     let root = doc.root_element();
@@ -91,16 +86,11 @@ impl<'a> Reader<'a> {
             .map(|a| (a.name().to_string(), a.value().to_string()))
             .collect();
         let device = Device {
-            id,
-            kind,
             name: node.attribute("name").unwrap_or_default().into(),
-            host: Some(0),
-            index,
             bus: node.attribute("busid").map(String::from),
             numa,
-            cpu: None,
             extra,
-            source: self.file.into(),
+            ..Device::new(id, kind, index, self.file)
         };
         self.t.add_device(device).map_err(|e| self.error(node, "busid", e.to_string()))
     }
@@ -225,18 +215,8 @@ impl<'a> Reader<'a> {
             // Mbit/s.
             let speed = self.number(net, "speed")?.filter(|s| *s > 0);
             outward.nominal = speed.map(|s| s as f64 * 125e3);
-            let switch = Device {
-                id: format!("rail{count}"),
-                kind: DeviceKind::NetSwitch,
-                name: String::new(),
-                host: None,
-                index: count,
-                bus: None,
-                numa: None,
-                cpu: None,
-                extra: BTreeMap::new(),
-                source: "assumed: the file says nothing of the network".into(),
-            };
+            let source = "assumed: the file says nothing of the network";
+            let switch = Device::new(format!("rail{count}"), DeviceKind::NetSwitch, count, source);
             let switch = self.t.add_device(switch)?;
             self.t.connect(id, switch, outward);
         }
@@ -316,18 +296,8 @@ impl<'a> Reader<'a> {
 }
 
 fn nv_switch(file: &str) -> Device {
-    Device {
-        id: "nvswitch0".into(),
-        kind: DeviceKind::NvSwitch,
-        name: String::new(),
-        host: Some(0),
-        index: 0,
-        bus: None,
-        numa: None,
-        cpu: None,
-        extra: BTreeMap::new(),
-        source: format!("{file}: the switches that NVLinks lead to, as one"),
-    }
+    let source = format!("{file}: the switches that NVLinks lead to, as one");
+    Device::new("nvswitch0", DeviceKind::NvSwitch, 0, &source)
 }
 
 /// Display controllers of any make, and AMD's accelerator class.

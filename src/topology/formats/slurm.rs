@@ -2,7 +2,7 @@
 //!
 //! Nodes become one port each, since the file knows nothing of what is in them. A block is what its nodes share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::topology::formats::range;
 use crate::topology::{Device, DeviceId, DeviceKind, Link, LinkKind, Topology};
@@ -45,12 +45,7 @@ fn names(line: &str, what: &str) -> std::result::Result<Vec<String>, String> {
 }
 
 pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
-    let fail = |line: Option<usize>, field: &str, message: String| Error::TopologyFile {
-        file: file.into(),
-        line,
-        field: (!field.is_empty()).then(|| field.into()),
-        message,
-    };
+    let fail = |line, field: &str, message: String| Error::in_file(file, line, field, message);
     let mut t = Topology::new(file.rsplit('/').next().unwrap_or(file));
     t.source = format!("Slurm topology.conf, {file}");
     let mut switches: HashMap<String, DeviceId> = HashMap::new();
@@ -61,7 +56,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             .find_map(|(k, w)| Some((key(line, k)?, w, k)));
         let Some((names, word, field)) = name else { continue };
         for name in list(names).map_err(|e| fail(Some(i + 1), field, e))? {
-            let mut device = new(file, &name, DeviceKind::NetSwitch, None, switches.len());
+            let mut device = Device::new(&name, DeviceKind::NetSwitch, switches.len(), file);
             device.extra.insert("slurm".into(), word.into());
             let id = t.add_device(device).map_err(|e| fail(Some(i + 1), field, e.to_string()))?;
             switches.insert(name, id);
@@ -86,7 +81,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             let id = match nodes.get(&name) {
                 Some(id) => *id,
                 None => {
-                    let device = new(file, &name, DeviceKind::Nic, Some(nodes.len()), 0);
+                    let device = Device { host: Some(nodes.len()), ..Device::new(&name, DeviceKind::Nic, 0, file) };
                     let id = t.add_device(device).map_err(|e| fail(Some(number), "Nodes", e.to_string()))?;
                     nodes.insert(name, id);
                     id
@@ -101,21 +96,6 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
 
 fn link() -> Link {
     Link::new(LinkKind::Ethernet, "assumed: Slurm's file has no figures")
-}
-
-fn new(file: &str, name: &str, kind: DeviceKind, host: Option<usize>, index: usize) -> Device {
-    Device {
-        id: name.into(),
-        kind,
-        name: String::new(),
-        host,
-        index,
-        bus: None,
-        numa: None,
-        cpu: None,
-        extra: BTreeMap::new(),
-        source: file.into(),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::topology::device::HOST_BRIDGE;
 use crate::topology::route::PathClass;
 use crate::topology::{CpuInfo, Device, DeviceId, DeviceKind, Link, LinkKind, Topology};
 use crate::{Error, Result};
@@ -87,8 +88,7 @@ struct Row {
 }
 
 pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
-    let fail =
-        |line: Option<usize>, message: String| Error::TopologyFile { file: file.into(), line, field: None, message };
+    let fail = |line: Option<usize>, message: String| Error::in_file(file, line, "", message);
     let mut header: Vec<String> = Vec::new();
     let mut rows: Vec<Row> = Vec::new();
     let mut names: HashMap<String, String> = HashMap::new();
@@ -202,18 +202,7 @@ struct Placing<'a> {
 
 impl Placing<'_> {
     fn device(&self, id: String, kind: DeviceKind, index: usize, name: &str, numa: Option<usize>) -> Device {
-        Device {
-            id,
-            kind,
-            name: name.into(),
-            host: Some(0),
-            index,
-            bus: None,
-            numa,
-            cpu: None,
-            extra: BTreeMap::new(),
-            source: self.file.into(),
-        }
+        Device { name: name.into(), numa, ..Device::new(id, kind, index, self.file) }
     }
 
     fn add(t: &mut Topology, device: Device) -> std::result::Result<DeviceId, Wrong> {
@@ -356,9 +345,6 @@ impl Placing<'_> {
         Ok(())
     }
 }
-
-/// The name of a device that stands for a host bridge: two of them at one CPU are NODE apart.
-pub(in crate::topology) const HOST_BRIDGE: &str = "host bridge";
 
 impl Topology {
     /// The matrix of `nvidia-smi topo -m` for one host: GPUs, then NICs.

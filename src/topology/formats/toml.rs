@@ -97,8 +97,7 @@ struct Place<'a> {
 impl Place<'_> {
     fn error(&self, span: Option<Range<usize>>, field: &str, message: impl Into<String>) -> Error {
         let line = span.and_then(|s| self.text.get(..s.start)).map(|t| t.matches('\n').count() + 1);
-        let field = (!field.is_empty()).then(|| field.into());
-        Error::TopologyFile { file: self.file.into(), line, field, message: message.into() }
+        Error::in_file(self.file, line, field, message)
     }
 
     /// A figure above zero, with a unit or without.
