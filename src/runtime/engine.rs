@@ -26,6 +26,9 @@ const COUNT_BITS: u32 = 24;
 /// How long one sleep lasts at most: how fast a dead peer is noticed.
 const NAP: Duration = Duration::from_millis(50);
 
+/// Looks this often before it offers the core: about the time in which a peer on another core would have answered.
+const YIELD_EVERY: u32 = 64;
+
 /// One collective of one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
@@ -129,7 +132,12 @@ impl<'a> Run<'a> {
             self.announce();
             if idle < patience.spins {
                 idle += 1;
-                std::hint::spin_loop();
+                // The peer may have been put on this very core, however many there are.
+                if idle.is_multiple_of(YIELD_EVERY) {
+                    std::thread::yield_now()
+                } else {
+                    std::hint::spin_loop()
+                }
                 continue;
             }
             let now = Instant::now();
