@@ -207,7 +207,6 @@ struct Run<'a> {
     posted: Vec<VecDeque<(Vec<u32>, Option<memory::Value>)>>,
     /// By queue: when the consumer took the last one, for the sender that needs the room.
     taken: Vec<Vec<u32>>,
-    consumed: Vec<u32>,
 }
 
 impl<'a> Run<'a> {
@@ -228,7 +227,6 @@ impl<'a> Run<'a> {
             memory: Memory::new(plan, chunks, in_place),
             posted: vec![VecDeque::new(); queues.len()],
             taken: vec![Vec::new(); queues.len()],
-            consumed: vec![0; queues.len()],
         }
     }
 
@@ -330,7 +328,6 @@ impl<'a> Run<'a> {
                     _ => {}
                 }
                 self.taken[queue].clone_from(&self.lanes[l].clock);
-                self.consumed[queue] += 1;
                 ready.push_back(self.queues.producer(queue));
             }
         }

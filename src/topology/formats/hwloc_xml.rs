@@ -31,7 +31,7 @@ pub(in crate::topology) fn read(text: &str, name: &str, source: &str) -> Result<
     }
     let machine = Machine::new(&doc);
     let mut t = Topology::new(name);
-    t.source = format!("detected by hwloc, {source}");
+    t.source = if source == "hwloc" { "detected by hwloc".into() } else { format!("hwloc export {source}") };
     machine.cpus(&mut t, source)?;
     let cpus: Vec<(usize, DeviceId)> =
         t.of_kind(DeviceKind::Cpu).iter().map(|c| (t.device(*c).numa.unwrap_or(0), *c)).collect();
