@@ -344,6 +344,12 @@ fn fabrics_and_slurm_files_hold_what_the_index_says() {
         let nics = t.of_kind(DeviceKind::Nic);
         let reached = t.routes_from(nics[0]).into_iter().flatten().count();
         assert!(reached > nics.len() / 2, "{reached}");
+        // 109 of its hosts have four adapters, as a DGX-1 has NICs.
+        let dgx1 = Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies/dgx-1.toml");
+        let placed = Topology::read(&dgx1).unwrap().cluster_in(&t).unwrap();
+        assert_eq!((placed.hosts(), count(&placed, DeviceKind::Gpu)), (109, 872));
+        let (a, b) = (placed.find("host0/nic0").unwrap(), placed.find("host108/nic0").unwrap());
+        assert!(placed.route(a, b).is_some());
     }
     for (path, words) in files(&dir, "slurm") {
         let t = Topology::read(&path).unwrap();

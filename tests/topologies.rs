@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use topocoll::topology::{DeviceKind, LinkKind, PathClass, Topology};
+use topocoll::topology::{DeviceKind, Fabric, LinkKind, PathClass, Topology};
 
 fn machine(name: &str) -> Topology {
     Topology::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies").join(name)).unwrap()
@@ -95,4 +95,119 @@ fn dgx_h100() {
     let foreign = far.links.iter().skip(1).map(|l| two.device(two.endpoints(*l).0));
     assert!(foreign.filter(|d| d.kind == DeviceKind::Gpu).all(|d| d.host == Some(0)));
     assert!(two.cluster(3).unwrap_err().to_string().contains("one host can be repeated"));
+}
+
+fn fabric(text: &str) -> Fabric {
+    text.parse().unwrap()
+}
+
+/// Bytes per second of all network links that leave these switches for others.
+fn up(t: &Topology, ids: &[String]) -> f64 {
+    let inside = |d| ids.contains(&t.device(d).id);
+    let switch = |d| t.device(d).kind == DeviceKind::NetSwitch;
+    let out = t.links().filter(|(_, a, b, _)| inside(*a) && !inside(*b) && switch(*b));
+    out.map(|(.., l)| l.bound_bandwidth()).sum()
+}
+
+#[test]
+fn fabrics_join_hosts_as_they_say() {
+    let host = machine("dgx-h100.toml");
+    let class = |t: &Topology, a: &str, b: &str| t.route(t.find(a).unwrap(), t.find(b).unwrap()).unwrap();
+
+    // Twelve hosts, four a leaf: three leaves and two spines on each of eight rails.
+    let rails = host.cluster_over(12, fabric("rails:leaf=4,spines=2")).unwrap();
+    assert_eq!((rails.hosts(), rails.of_kind(DeviceKind::NetSwitch).len()), (12, 8 * 5));
+    assert_eq!(up(&rails, &["rail0/leaf0".into()]), 4.0 * 50e9);
+    assert_eq!(class(&rails, "host0/nic3", "host3/nic3").links.len(), 2);
+    assert_eq!(class(&rails, "host0/nic3", "host4/nic3").links.len(), 4);
+
+    // All NICs of a host at one leaf; half as much goes up as comes in.
+    let clos = host.cluster_over(6, fabric("leaf-spine:leaf=2,spines=4,oversubscription=2")).unwrap();
+    assert_eq!(clos.of_kind(DeviceKind::NetSwitch).len(), 3 + 4);
+    assert_eq!(up(&clos, &["leaf1".into()]), 2.0 * 8.0 * 50e9 / 2.0);
+    assert_eq!(class(&clos, "host0/nic0", "host1/nic7").links.len(), 2);
+
+    // Four groups of two routers, two hosts a router. A half of the groups can send all to the other half.
+    let dragonfly = host.cluster_over(16, fabric("dragonfly:groups=4,routers=2")).unwrap();
+    let half: Vec<String> = (0..4).map(|i| format!("group{}/router{}", i / 2, i % 2)).collect();
+    assert_eq!(up(&dragonfly, &half), 8.0 * 8.0 * 50e9);
+    assert!(dragonfly.links().filter(|(.., l)| l.kind == LinkKind::InfiniBand).all(|(.., l)| l.nominal.is_some()));
+
+    for t in [&rails, &clos, &dragonfly] {
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), *t);
+        assert_eq!(t.of_kind(DeviceKind::Gpu).len(), 8 * t.hosts());
+        let gpus = t.of_kind(DeviceKind::Gpu);
+        assert!(gpus.iter().all(|g| t.route(gpus[0], *g).is_some()));
+    }
+    for (hosts, text, word) in [
+        (4, "dragonfly:groups=4,routers=2", "more than 4 hosts"),
+        (100_000, "rails", "more than 2000000 devices"),
+        (60_000, "leaf-spine:leaf=1,spines=60000", "more than 2000000"),
+    ] {
+        let error = host.cluster_over(hosts, fabric(text)).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+/// A changed host is no longer like the others, and is written as it is.
+#[test]
+fn a_link_of_one_host_can_differ() {
+    let mut t = machine("dgx-h100.toml").cluster(3).unwrap();
+    assert!(t.to_toml().len() < 20_000);
+    let nic = t.find("host1/nic2").unwrap();
+    let slow = t.links().find(|(_, a, _, l)| *a == nic && l.kind == LinkKind::InfiniBand).unwrap().0;
+    t.link_mut(slow).nominal = Some(25e9);
+    let again = Topology::from_toml(&t.to_toml(), "again").unwrap();
+    assert_eq!(again, t);
+    assert!(t.to_tree(false).contains("host 1\n"));
+}
+
+const DISCOVERED: &str = r#"
+Switch 4 "S-01" # "leaf" lid 1
+[1] "H-a0"[1](a0) # "n1 mlx5_0" lid 5 4xHDR
+[2] "H-a1"[1](a1) # "n1 mlx5_1" lid 6 4xHDR
+[3] "H-b1"[1](b1) # "n2 mlx5_1" lid 7 4xHDR
+[4] "H-b0"[1](b0) # "n2 mlx5_0" lid 8 4xEDR
+[5] "H-c0"[1](c0) # "n3 mlx5_0" lid 9 4xHDR
+
+Ca 1 "H-a0" # "n1 mlx5_0"
+[1](a0) "S-01"[1] # lid 5 4xHDR
+Ca 1 "H-a1" # "n1 mlx5_1"
+[1](a1) "S-01"[2] # lid 6 4xHDR
+Ca 1 "H-b1" # "n2 mlx5_1"
+[1](b1) "S-01"[3] # lid 7 4xHDR
+Ca 1 "H-b0" # "n2 mlx5_0"
+[1](b0) "S-01"[4] # lid 8 4xEDR
+Ca 1 "H-c0" # "n3 mlx5_0"
+[1](c0) "S-01"[5] # lid 9 4xHDR
+"#;
+
+#[test]
+fn hosts_are_placed_in_a_fabric_that_was_discovered() {
+    let net = Topology::parse(DISCOVERED, "fabric", None).unwrap();
+    let text = |names: [&str; 2]| {
+        let nic = |i: usize| format!("[[device]]\nkind = 'nic'\nid = 'nic{i}'\nname = '{}'\n", names[i]);
+        format!(
+            "name = 'm'\n[[device]]\nkind = 'cpu'\nid = 'cpu0'\n{}{}[[link]]\nkind = 'pcie'\nfrom = 'nic[0-1]'\nto = 'cpu0'\n",
+            nic(0),
+            nic(1)
+        )
+    };
+    // By name, though the machine lists them the other way round; by order where names say nothing.
+    for (names, slow) in [(["mlx5_1", "mlx5_0"], "host1/nic1"), (["a", "b"], "host1/nic0")] {
+        let host = Topology::from_toml(&text(names), "m").unwrap();
+        let t = host.cluster_in(&net).unwrap();
+        assert_eq!((t.hosts(), t.of_kind(DeviceKind::Nic).len()), (2, 4));
+        assert!(t.notices().iter().any(|n| n.contains("1 host(s) have fewer than 2 adapters") && n.contains("n3")));
+        let port = |id: &str| {
+            let nic = t.find(id).unwrap();
+            t.links().find(|(_, a, _, l)| *a == nic && l.kind == LinkKind::InfiniBand).unwrap().3.nominal
+        };
+        assert_eq!(port(slow), Some(12.5e9), "{names:?}");
+        assert_eq!(port("host0/nic0"), Some(25e9));
+        assert_eq!(t.device(t.find("host1/cpu0").unwrap()).extra["host"], "n2");
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), t);
+    }
+    let wide = machine("dgx-h100.toml").cluster_in(&net).unwrap_err().to_string();
+    assert!(wide.contains("no host there has 8 adapters") && wide.contains("2 are the most"), "{wide}");
 }

@@ -1,10 +1,25 @@
-//! Several hosts alike.
+//! Several hosts: one repeated over a fabric, or placed at the ports of a fabric that was discovered.
+//!
+//! A topology of hosts that are alike keeps the one host and how it was repeated, so that files and people see it once.
 
-use crate::topology::{Device, DeviceId, DeviceKind, Link, LinkKind, Topology};
+use std::collections::{BTreeMap, HashMap};
+
+use crate::topology::{Device, DeviceId, DeviceKind, Fabric, Link, LinkKind, Topology};
 use crate::{Error, Result};
 
 /// Devices that a repeated host may come to.
 const MAX_DEVICES: usize = 2_000_000;
+
+/// How a topology of hosts that are alike was made.
+#[derive(Debug, Clone)]
+pub(super) struct Recipe {
+    /// The host, with its own switches of the network if it has any.
+    pub host: Topology,
+    /// How often.
+    pub hosts: usize,
+    /// What joins them; none where the host's own switches do, or a switch for each rail.
+    pub fabric: Option<Fabric>,
+}
 
 impl Topology {
     /// This host `hosts` times, ids prefixed as in `host1/gpu0`. Switches of the network are shared by all; where the
@@ -13,9 +28,19 @@ impl Topology {
     /// # Errors
     /// [`Error::Topology`] where the machine has no NIC, or is of several hosts already and not of `hosts`.
     pub fn cluster(&self, hosts: usize) -> Result<Self> {
-        if hosts == self.hosts() {
-            return Ok(self.clone());
-        }
+        if hosts == self.hosts() { Ok(self.clone()) } else { self.repeat(hosts, None) }
+    }
+
+    /// This host `hosts` times, joined by `fabric` in place of the machine's own switches. A NIC's port stays as wide as
+    /// it is.
+    ///
+    /// # Errors
+    /// [`Error::Topology`] where the machine has no NIC, is of several hosts, or does not fit the fabric.
+    pub fn cluster_over(&self, hosts: usize, fabric: Fabric) -> Result<Self> {
+        self.repeat(hosts, Some(fabric))
+    }
+
+    fn repeat(&self, hosts: usize, fabric: Option<Fabric>) -> Result<Self> {
         let refuse = |why: String| Err(Error::Topology(format!("{} cannot be {hosts} hosts: {why}", self.name)));
         if self.hosts() != 1 || hosts == 0 {
             return refuse(format!("it is {} host(s), and one host can be repeated", self.hosts()));
@@ -31,11 +56,24 @@ impl Topology {
         let mut all = Self::new(&format!("{hosts} x {}", self.name));
         all.source.clone_from(&self.source);
         all.notices.clone_from(&self.notices);
+        let bare = self.of_kind(DeviceKind::NetSwitch).is_empty();
+        let own = fabric.is_none() && !bare;
         let mut shared: Vec<Option<DeviceId>> = vec![None; devices];
-        for (id, d) in self.devices().filter(|(_, d)| d.host.is_none()) {
+        for (id, d) in self.devices().filter(|(_, d)| own && d.host.is_none()) {
             shared[id.0.index()] = Some(all.add_device(d.clone())?);
         }
-        let bare = shared.iter().all(Option::is_none);
+        for (_, a, b, link) in self.links() {
+            // Between shared switches there is one link, not one for each host.
+            if let (Some(a), Some(b)) = (shared[a.0.index()], shared[b.0.index()]) {
+                all.add_link(a, b, link.clone());
+            }
+        }
+        let ports: Vec<Link> = nics.iter().map(|n| self.port(*n)).collect();
+        let rails = Fabric::Rails { leaf: None, spines: 1, oversubscription: 1.0 };
+        let mut net = match fabric {
+            None if own => None,
+            fabric => Some(Network::new(&mut all, fabric.unwrap_or(rails), hosts, &ports)?),
+        };
         for host in 0..hosts {
             let mut ids = shared.clone();
             for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
@@ -43,36 +81,235 @@ impl Topology {
                 ids[id.0.index()] = Some(all.add_device(d)?);
             }
             for (_, a, b, link) in self.links() {
-                // Between shared switches there is one link, not one for each host.
-                let between = shared[a.0.index()].is_some() && shared[b.0.index()].is_some();
-                if let (Some(a), Some(b)) = (ids[a.0.index()], ids[b.0.index()])
-                    && (!between || host == 0)
+                if let (Some(x), Some(y)) = (ids[a.0.index()], ids[b.0.index()])
+                    && (shared[a.0.index()].is_none() || shared[b.0.index()].is_none())
                 {
-                    all.add_link(a, b, link.clone());
+                    all.add_link(x, y, link.clone());
                 }
             }
-            for (rail, nic) in nics.iter().enumerate().filter(|_| bare) {
-                let switch = match all.find(&format!("rail{rail}")) {
-                    Some(switch) => switch,
-                    None => {
-                        let source = "assumed: a switch that never blocks";
-                        all.add_device(Device::new(format!("rail{rail}"), DeviceKind::NetSwitch, rail, source))?
-                    }
-                };
-                if let Some(id) = ids[nic.0.index()] {
-                    all.connect(id, switch, self.port(*nic));
+            for (i, nic) in nics.iter().enumerate() {
+                if let (Some(net), Some(id)) = (&mut net, ids[nic.0.index()]) {
+                    all.connect(id, net.switch_of(host, i), ports[i].clone());
                 }
             }
         }
+        all.recipe = Some(Box::new(Recipe { host: self.clone(), hosts, fabric }));
         Ok(all)
     }
 
-    /// What a NIC without a network is taken to have: a port as wide as its way into the host.
+    /// A NIC's way to the network: the machine's own, or what a NIC without a network is taken to have, a port as wide
+    /// as its way into the host.
     fn port(&self, nic: DeviceId) -> Link {
-        let inward = self.links().filter(|(_, a, ..)| *a == nic);
-        let widest = inward.map(|(.., l)| l.bound_bandwidth()).fold(0.0, f64::max);
+        let outward = |l: &Link| l.kind.is_network();
+        let mut links = self.graph.edges(nic.0).map(|e| e.weight());
+        if let Some(own) = links.clone().find(|l| outward(l)) {
+            return own.clone();
+        }
+        let widest = links.by_ref().map(Link::bound_bandwidth).fold(0.0, f64::max);
         let mut port = Link::new(LinkKind::Ethernet, "assumed: as wide as the NIC's way into the host");
         port.nominal = (widest > 0.0).then_some(widest);
         port
     }
+
+    /// Hosts like this one at the ports of `fabric`, as `ibnetdiscover` shows it. A channel adapter is matched with the
+    /// NIC of its name (`mlx5_3`), else those of a host in order. Hosts with fewer adapters than this one has NICs are
+    /// left out, with a notice.
+    ///
+    /// # Errors
+    /// [`Error::Topology`] where this is several hosts, has no NIC, or no host of the fabric has as many adapters.
+    pub fn cluster_in(&self, fabric: &Self) -> Result<Self> {
+        let refuse = |why: String| Err(Error::Topology(format!("{} in {}: {why}", self.name, fabric.name)));
+        let nics = self.of_kind(DeviceKind::Nic);
+        if self.hosts() != 1 || nics.is_empty() {
+            return refuse(format!(
+                "it is {} host(s) with {} NIC(s); one with NICs is needed",
+                self.hosts(),
+                nics.len()
+            ));
+        }
+        let mut of_host: BTreeMap<usize, Vec<DeviceId>> = BTreeMap::new();
+        for id in fabric.of_kind(DeviceKind::Nic) {
+            if let Some(host) = fabric.device(id).host {
+                of_host.entry(host).or_default().push(id);
+            }
+        }
+        // `n17 mlx5_3`: host and adapter.
+        let words = |id: DeviceId| fabric.device(id).name.split_once(' ').unwrap_or(("", &fabric.device(id).name));
+        let short: Vec<usize> = of_host.iter().filter(|(_, a)| a.len() < nics.len()).map(|(h, _)| *h).collect();
+        let count = of_host.len() - short.len();
+        if count == 0 {
+            let most = of_host.values().map(Vec::len).max().unwrap_or(0);
+            return refuse(format!("no host there has {} adapters, as this has NICs; {most} are the most", nics.len()));
+        }
+        if count * self.graph.node_count() + fabric.graph.node_count() > MAX_DEVICES {
+            return refuse(format!("they are more than {MAX_DEVICES} devices"));
+        }
+        let mut all = Self::new(&format!("{count} x {} in {}", self.name, fabric.name));
+        all.source = format!("{}; {}", self.source, fabric.source);
+        all.notices = [self.notices.as_slice(), &fabric.notices].concat();
+        if !short.is_empty() {
+            let names: Vec<String> = short.iter().take(5).map(|h| words(of_host[h][0]).0.to_string()).collect();
+            let more = if short.len() > 5 { ", ..." } else { "" };
+            let (n, k) = (short.len(), nics.len());
+            all.notice(format!(
+                "{n} host(s) have fewer than {k} adapters and are left out: {}{more}",
+                names.join(", ")
+            ));
+        }
+        let mut ids: HashMap<DeviceId, DeviceId> = HashMap::new();
+        for id in fabric.of_kind(DeviceKind::NetSwitch) {
+            ids.insert(id, all.add_device(fabric.device(id).clone())?);
+        }
+        let hosts = of_host.values().filter(|a| a.len() >= nics.len());
+        for (host, adapters) in hosts.enumerate() {
+            let name = words(adapters[0]).0;
+            let mut own = HashMap::new();
+            for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
+                let mut d = Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
+                if d.kind == DeviceKind::Cpu && !name.is_empty() {
+                    d.extra.insert("host".into(), name.into());
+                }
+                own.insert(id, all.add_device(d)?);
+            }
+            for (_, a, b, link) in self.links() {
+                if let (Some(a), Some(b)) = (own.get(&a), own.get(&b)) {
+                    all.add_link(*a, *b, link.clone());
+                }
+            }
+            let mut free: Vec<DeviceId> = adapters.clone();
+            free.sort_by_key(|a| natural(words(*a).1));
+            let named = |nic: &DeviceId| free.iter().position(|a| words(*a).1 == self.device(*nic).name);
+            let by_name: Vec<Option<usize>> = nics.iter().map(named).collect();
+            for (i, nic) in nics.iter().enumerate() {
+                // By name if all NICs have theirs.
+                let at = if by_name.iter().all(Option::is_some) { by_name[i].unwrap_or(i) } else { i };
+                ids.insert(free[at], own[nic]);
+            }
+        }
+        for (_, a, b, link) in fabric.links() {
+            if let (Some(a), Some(b)) = (ids.get(&a), ids.get(&b)) {
+                all.add_link(*a, *b, link.clone());
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Names in the order that people count them: `mlx5_9` before `mlx5_10`.
+fn natural(name: &str) -> (String, u64) {
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (word, number) = name.split_at(name.len() - digits);
+    (word.into(), number.parse().unwrap_or(0))
+}
+
+/// The switches of a fabric, made as they are needed.
+struct Network {
+    fabric: Fabric,
+    /// Hosts a router of a dragonfly.
+    hosts_a_router: usize,
+    leaves: Vec<Vec<DeviceId>>,
+}
+
+impl Network {
+    fn new(t: &mut Topology, fabric: Fabric, hosts: usize, ports: &[Link]) -> Result<Self> {
+        let source = match fabric {
+            Fabric::Rails { leaf: None, .. } => "assumed: a switch that never blocks".to_string(),
+            other => format!("fabric {other}"),
+        };
+        let mut switches = 0;
+        let mut add = |t: &mut Topology, id: String| {
+            switches += 1;
+            t.add_device(Device::new(id, DeviceKind::NetSwitch, switches - 1, &source))
+        };
+        let between = |ports: &[Link], share: f64| {
+            let rate: f64 = ports.iter().map(Link::bound_bandwidth).sum();
+            Link {
+                nominal: Some(rate * share),
+                usable: None,
+                measured: None,
+                source: source.clone(),
+                ..ports[0].clone()
+            }
+        };
+        let mut leaves: Vec<Vec<DeviceId>> = vec![Vec::new(); ports.len()];
+        let mut hosts_a_router = 1;
+        match fabric {
+            Fabric::Rails { leaf: None, .. } => {
+                for (i, rail) in leaves.iter_mut().enumerate() {
+                    rail.push(add(t, format!("rail{i}"))?);
+                }
+            }
+            Fabric::Rails { leaf: Some(leaf), spines, oversubscription } => {
+                for (i, rail) in leaves.iter_mut().enumerate() {
+                    let up = between(&ports[i..=i], leaf as f64 / (spines as f64 * oversubscription));
+                    clos(t, rail, hosts.div_ceil(leaf), spines, &format!("rail{i}/"), &up, &mut add)?;
+                }
+            }
+            Fabric::LeafSpine { leaf, spines, oversubscription } => {
+                let up = between(ports, leaf as f64 / (spines as f64 * oversubscription));
+                clos(t, &mut leaves[0], hosts.div_ceil(leaf), spines, "", &up, &mut add)?;
+            }
+            Fabric::Dragonfly { groups, routers, oversubscription } => {
+                if groups.saturating_mul(routers) > hosts {
+                    let why = format!("{groups} groups of {routers} routers are more than {hosts} hosts");
+                    return Err(Error::Topology(format!("fabric {fabric}: {why}")));
+                }
+                hosts_a_router = hosts.div_ceil(groups * routers);
+                for g in 0..groups {
+                    for r in 0..routers {
+                        leaves[0].push(add(t, format!("group{g}/router{r}"))?);
+                    }
+                }
+                // Full bisection: among n that inject x each, n/2 x crosses n/2 times n/2 cables.
+                let local = between(ports, 2.0 * hosts_a_router as f64 / routers as f64);
+                let far = 2.0 * (hosts_a_router * routers) as f64 / (groups as f64 * oversubscription);
+                let global = between(ports, far);
+                for g in 0..groups {
+                    for a in 0..routers {
+                        for b in a + 1..routers {
+                            t.connect(leaves[0][g * routers + a], leaves[0][g * routers + b], local.clone());
+                        }
+                    }
+                    for h in g + 1..groups {
+                        // A group's cables take its routers in turn.
+                        let (here, there) = (g * routers + (h - 1) % routers, h * routers + g % routers);
+                        t.connect(leaves[0][here], leaves[0][there], global.clone());
+                    }
+                }
+            }
+        }
+        Ok(Self { fabric, hosts_a_router, leaves })
+    }
+
+    /// The switch that NIC `i` of a host is at.
+    fn switch_of(&self, host: usize, i: usize) -> DeviceId {
+        match self.fabric {
+            Fabric::Rails { leaf, .. } => self.leaves[i][leaf.map_or(0, |l| host / l)],
+            Fabric::LeafSpine { leaf, .. } => self.leaves[0][host / leaf],
+            Fabric::Dragonfly { .. } => self.leaves[0][host / self.hosts_a_router],
+        }
+    }
+}
+
+/// Leaves, and above them, where there are several, spines that each leaf is joined with.
+fn clos(
+    t: &mut Topology,
+    leaves: &mut Vec<DeviceId>,
+    count: usize,
+    spines: usize,
+    prefix: &str,
+    up: &Link,
+    add: &mut impl FnMut(&mut Topology, String) -> Result<DeviceId>,
+) -> Result<()> {
+    if count.saturating_mul(spines) > MAX_DEVICES {
+        return Err(Error::Topology(format!("{count} leaves with {spines} spines are more than {MAX_DEVICES} links")));
+    }
+    for l in 0..count {
+        leaves.push(add(t, format!("{prefix}leaf{l}"))?);
+    }
+    for s in (0..spines).filter(|_| count > 1) {
+        let spine = add(t, format!("{prefix}spine{s}"))?;
+        leaves.iter().for_each(|leaf| t.connect(*leaf, spine, up.clone()));
+    }
+    Ok(())
 }

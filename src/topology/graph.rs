@@ -6,6 +6,7 @@ use std::path::Path;
 use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
 
+use crate::topology::cluster::Recipe;
 use crate::topology::{Device, DeviceKind, Link, LinkKind};
 use crate::{Error, Result};
 
@@ -25,6 +26,8 @@ pub struct Topology {
     pub(super) graph: DiGraph<Device, Link>,
     pub(super) ids: HashMap<String, NodeIndex>,
     pub(super) notices: Vec<String>,
+    /// How it was made of one host; none once it was changed.
+    pub(super) recipe: Option<Box<Recipe>>,
 }
 
 impl PartialEq for Topology {
@@ -47,6 +50,7 @@ impl Topology {
             graph: DiGraph::new(),
             ids: HashMap::new(),
             notices: Vec::new(),
+            recipe: None,
         }
     }
 
@@ -78,6 +82,7 @@ impl Topology {
         if self.ids.contains_key(&device.id) {
             return Err(Error::Topology(format!("there are two devices `{}`; ids must differ", device.id)));
         }
+        self.recipe = None;
         let id = device.id.clone();
         let node = self.graph.add_node(device);
         self.ids.insert(id, node);
@@ -86,6 +91,7 @@ impl Topology {
 
     /// Adds one direction of a link.
     pub fn add_link(&mut self, from: DeviceId, to: DeviceId, link: Link) -> LinkId {
+        self.recipe = None;
         LinkId(self.graph.add_edge(from.0, to.0, link))
     }
 
@@ -122,6 +128,7 @@ impl Topology {
 
     /// A device to change. Its `id` must stay.
     pub fn device_mut(&mut self, id: DeviceId) -> &mut Device {
+        self.recipe = None;
         &mut self.graph[id.0]
     }
 
@@ -132,6 +139,7 @@ impl Topology {
 
     /// A link to change.
     pub fn link_mut(&mut self, id: LinkId) -> &mut Link {
+        self.recipe = None;
         &mut self.graph[id.0]
     }
 

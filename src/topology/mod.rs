@@ -6,12 +6,14 @@
 mod cluster;
 mod detect;
 mod device;
+mod fabric;
 mod formats;
 mod graph;
 mod link;
 mod route;
 
 pub use device::{CpuInfo, Device, DeviceKind};
+pub use fabric::Fabric;
 pub use formats::Format;
 pub use graph::{DeviceId, LinkId, Topology};
 pub use link::{Link, LinkKind, Origin};

@@ -38,6 +38,7 @@ struct File {
     #[serde(default)]
     source: String,
     hosts: Option<Spanned<usize>>,
+    fabric: Option<Spanned<String>>,
     #[serde(default)]
     device: Vec<RawDevice>,
     #[serde(default)]
@@ -176,9 +177,14 @@ impl Topology {
         for (i, link) in raw.link.iter().enumerate() {
             links(&mut t, &place, link, &format!("link[{i}]"))?;
         }
-        match raw.hosts {
-            Some(hosts) if *hosts.get_ref() != t.hosts() => {
-                t.cluster(*hosts.get_ref()).map_err(|e| place.error(Some(hosts.span()), "hosts", e.to_string()))
+        let hosts = raw.hosts.as_ref().map(|h| *h.get_ref());
+        if let Some(fabric) = &raw.fabric {
+            let fail = |e: Error| place.error(Some(fabric.span()), "fabric", e.to_string());
+            return t.cluster_over(hosts.unwrap_or(1), fabric.get_ref().parse().map_err(fail)?).map_err(fail);
+        }
+        match (hosts, &raw.hosts) {
+            (Some(n), Some(at)) if n != t.hosts() => {
+                t.cluster(n).map_err(|e| place.error(Some(at.span()), "hosts", e.to_string()))
             }
             _ => Ok(t),
         }
@@ -188,20 +194,28 @@ impl Topology {
     pub fn to_toml(&self) -> String {
         use std::fmt::Write;
         let mut out = String::new();
+        // Hosts that are alike are written once.
+        let one = self.recipe.as_deref().map_or(self, |r| &r.host);
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "name = {}", quoted(&self.name));
-        if !self.source.is_empty() {
-            let _ = writeln!(out, "source = {}", quoted(&self.source));
+        let _ = writeln!(out, "name = {}", quoted(&one.name));
+        if !one.source.is_empty() {
+            let _ = writeln!(out, "source = {}", quoted(&one.source));
         }
-        for (_, d) in self.devices() {
+        if let Some(recipe) = &self.recipe {
+            let _ = writeln!(out, "hosts = {}", recipe.hosts);
+            if let Some(fabric) = recipe.fabric {
+                let _ = writeln!(out, "fabric = {}", quoted(&fabric.to_string()));
+            }
+        }
+        for (_, d) in one.devices() {
             out.push_str(&device_text(d));
         }
-        let all: Vec<_> = self.links().collect();
+        let all: Vec<_> = one.links().collect();
         let mut i = 0;
         while let Some((_, a, b, link)) = all.get(i) {
             // The other direction, if it is the next and the same, goes without saying.
             let both = all.get(i + 1).is_some_and(|(_, c, d, other)| (c, d) == (b, a) && other == link && a != b);
-            out.push_str(&link_text(&self.device(*a).id, &self.device(*b).id, !both && a != b, link));
+            out.push_str(&link_text(&one.device(*a).id, &one.device(*b).id, !both && a != b, link));
             i += 1 + usize::from(both);
         }
         out

@@ -11,36 +11,43 @@ impl Topology {
     /// Hosts, sockets, switches, devices, then the links that are not part of that tree. Rates are GB/s (10^9 bytes)
     /// in one direction. With `explain`, who says so.
     pub fn to_tree(&self, explain: bool) -> String {
-        let mut tree = Tree { t: self, explain, out: String::new(), shown: HashSet::new() };
-        tree.line(
-            0,
-            &format!(
-                "{}{}",
-                self.name,
-                if self.source.is_empty() { String::new() } else { format!("  ({})", self.source) }
-            ),
-        );
-        for host in 0..self.hosts() {
+        // Hosts that are alike are shown once.
+        let one = self.recipe.as_deref().map_or(self, |r| &r.host);
+        let mut tree = Tree { t: one, explain, out: String::new(), shown: HashSet::new() };
+        let source = if self.source.is_empty() { String::new() } else { format!("  ({})", self.source) };
+        tree.line(0, &format!("{}{source}", self.name));
+        let mut of_host: Vec<Vec<DeviceId>> = vec![Vec::new(); one.hosts()];
+        for (id, d) in one.devices() {
+            if let Some(host) = d.host {
+                of_host[host].push(id);
+            }
+        }
+        for (host, mut devices) in of_host.into_iter().enumerate() {
             let mut depth = 1;
             if self.hosts() > 1 {
-                tree.line(1, &format!("host {host}"));
+                match &self.recipe {
+                    Some(recipe) => tree.line(1, &format!("hosts 0-{}, each", recipe.hosts - 1)),
+                    None => tree.line(1, &format!("host {host}")),
+                }
                 depth = 2;
             }
-            for cpu in self.of_kind(DeviceKind::Cpu).into_iter().filter(|c| self.device(*c).host == Some(host)) {
-                tree.device(cpu, None, depth);
-            }
-            let rest: Vec<DeviceId> = self
-                .devices()
-                .filter(|(id, d)| d.host == Some(host) && !tree.shown.contains(id))
-                .map(|(id, _)| id)
-                .collect();
-            for id in rest {
+            // CPUs first, since the rest hangs on them.
+            devices.sort_by_key(|id| (one.device(*id).kind != DeviceKind::Cpu, *id));
+            for id in devices {
                 if !tree.shown.contains(&id) {
                     tree.device(id, None, depth);
                 }
             }
         }
-        tree.across();
+        tree.across(one, |kind| self.recipe.is_none() || !kind.is_network());
+        if self.recipe.is_some() {
+            tree.across(self, LinkKind::is_network);
+            let switches = self.of_kind(DeviceKind::NetSwitch).len();
+            tree.line(
+                0,
+                &format!("{switches} switch(es) of the network, {} GPU(s) in all", self.of_kind(DeviceKind::Gpu).len()),
+            );
+        }
         for notice in &self.notices {
             tree.line(0, &format!("note: {notice}"));
         }
@@ -114,33 +121,50 @@ impl Tree<'_> {
         }
     }
 
-    /// All links but PCIe, those alike on one line.
-    fn across(&mut self) {
-        let mut alike: BTreeMap<(LinkKind, String), (Vec<String>, usize)> = BTreeMap::new();
+    /// All links of these kinds but PCIe, those alike on one line.
+    fn across(&mut self, t: &Topology, wanted: impl Fn(LinkKind) -> bool) {
+        struct Alike {
+            /// The first few, in words, and the last.
+            shown: Vec<String>,
+            last: Option<(DeviceId, DeviceId, bool)>,
+            count: usize,
+        }
+        let words = |(a, b, both): (DeviceId, DeviceId, bool)| match (a == b, both) {
+            (true, _) => t.device(a).id.clone(),
+            (_, true) => format!("{} - {}", t.device(a).id, t.device(b).id),
+            (_, false) => format!("{} -> {}", t.device(a).id, t.device(b).id),
+        };
+        let mut alike: BTreeMap<(LinkKind, String), Alike> = BTreeMap::new();
         let mut drawn = HashSet::new();
-        for (_, a, b, link) in self.t.links().filter(|(.., l)| l.kind != LinkKind::Pcie) {
-            let back = self.t.graph.edges_connecting(b.0, a.0).find(|e| e.weight() == link);
-            if back.is_some() && !drawn.insert((a.min(b), a.max(b), link.kind)) {
+        // Neighbours in the file are mostly alike: their figures are put in words once.
+        let mut before: Option<(&Link, String)> = None;
+        for (_, a, b, link) in t.links().filter(|(.., l)| l.kind != LinkKind::Pcie && wanted(l.kind)) {
+            let both = t.graph.edges_connecting(b.0, a.0).any(|e| e.weight() == link);
+            if both && !drawn.insert((a.min(b), a.max(b), link.kind)) {
                 continue;
             }
-            let ends = if a == b {
-                self.t.device(a).id.clone()
-            } else {
-                let arrow = if back.is_some() { "-" } else { "->" };
-                format!("{} {arrow} {}", self.t.device(a).id, self.t.device(b).id)
+            let text = match before.take() {
+                Some((known, text)) if known == link => text,
+                _ => figure(link, self.explain),
             };
-            let slot = alike.entry((link.kind, figure(link, self.explain))).or_default();
-            slot.0.push(ends);
-            slot.1 += 1;
+            let slot = alike.entry((link.kind, text.clone())).or_insert_with(|| Alike {
+                shown: Vec::new(),
+                last: None,
+                count: 0,
+            });
+            before = Some((link, text));
+            slot.count += 1;
+            slot.last = Some((a, b, both));
+            if slot.count <= 6 {
+                slot.shown.push(words((a, b, both)));
+            }
         }
-        for ((kind, figure), (ends, count)) in alike {
-            let shown = if count > 6 {
-                format!("{}, ... {}  ({count} links)", ends[..3].join(", "), ends[count - 1])
-            } else {
-                ends.join(", ")
+        for ((_, figure), Alike { shown, last, count }) in alike {
+            let ends = match last {
+                Some(last) if count > 6 => format!("{}, ... {}  ({count} links)", shown[..3].join(", "), words(last)),
+                _ => shown.join(", "),
             };
-            let _ = kind;
-            self.line(0, &format!("{figure}:  {shown}"));
+            self.line(0, &format!("{figure}:  {ends}"));
         }
     }
 }

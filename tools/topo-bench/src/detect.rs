@@ -1,15 +1,16 @@
 //! `topo-bench detect`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use topocoll::topology::{Format as FileFormat, Topology};
 
 use crate::{Result, output};
 
+/// Which topology: this machine, a file, or a cluster of either.
 #[derive(clap::Args)]
-pub struct Args {
-    /// A topology file to show instead of this machine.
+pub struct Source {
+    /// A topology file instead of this machine.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml,
@@ -19,6 +20,38 @@ pub struct Args {
     /// So many of it, joined by its network.
     #[arg(long, value_name = "N")]
     hosts: Option<usize>,
+    /// What joins the hosts: rails, rails:leaf=N,spines=N, leaf-spine:leaf=N,spines=N,
+    /// dragonfly:groups=N,routers=N (each with oversubscription=X if wanted; leaf is hosts a leaf),
+    /// or a file that ibnetdiscover wrote, whose hosts it then is.
+    #[arg(long, value_name = "FABRIC")]
+    fabric: Option<String>,
+}
+
+impl Source {
+    /// The topology that is meant.
+    pub fn load(&self) -> Result<Topology> {
+        let one = match &self.topology {
+            Some(path) => Topology::read_as(path, self.from)?,
+            None => Topology::detect()?,
+        };
+        Ok(match (&self.fabric, self.hosts) {
+            (None, None) => one,
+            (None, Some(n)) => one.cluster(n)?,
+            (Some(fabric), hosts) if Path::new(fabric).is_file() => {
+                if hosts.is_some() {
+                    return Err("--hosts and a fabric's file: the file says how many hosts there are".into());
+                }
+                one.cluster_in(&Topology::read(Path::new(fabric))?)?
+            }
+            (Some(fabric), hosts) => one.cluster_over(hosts.unwrap_or(1), fabric.parse()?)?,
+        })
+    }
+}
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
     /// How to show it.
     #[arg(long, value_enum, default_value_t = Format::Tree)]
     format: Format,
@@ -46,23 +79,11 @@ enum Format {
     Matrix,
 }
 
-/// A file's topology or this machine's.
-pub fn topology(file: Option<&PathBuf>, from: Option<FileFormat>, hosts: Option<usize>) -> Result<Topology> {
-    let one = match file {
-        Some(path) => Topology::read_as(path, from)?,
-        None => Topology::detect()?,
-    };
-    Ok(match hosts {
-        Some(n) => one.cluster(n)?,
-        None => one,
-    })
-}
-
 pub fn run(args: &Args) -> Result<()> {
-    let t = topology(args.topology.as_ref(), args.from, args.hosts)?;
+    let t = args.source.load()?;
     match (&args.json, args.format) {
-        (Some(to), _) => return output::json(&t.to_json(), to),
-        (None, Format::Json) => return output::json(&t.to_json(), "-"),
+        (Some(to), _) => return output::json(&t, to),
+        (None, Format::Json) => return output::json(&t, "-"),
         (None, Format::Tree) => output::print(&t.to_tree(args.explain)),
         (None, Format::Dot) => output::print(&t.to_dot()),
         (None, Format::Toml) => output::print(&t.to_toml()),

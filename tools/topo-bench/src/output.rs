@@ -4,7 +4,7 @@ use std::io::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::Result;
 
@@ -16,14 +16,21 @@ pub fn print(text: &str) {
     }
 }
 
-/// Writes `value` to a file, or to the standard output for `-`.
-pub fn json(value: &Value, to: &str) -> Result<()> {
-    let text = format!("{value:#}\n");
+/// Writes `value` as JSON to a file, or to the standard output for `-`.
+pub fn json(value: &impl Serialize, to: &str) -> Result<()> {
+    let write = |out: &mut dyn Write| -> std::io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, value)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    };
     if to == "-" {
-        print(&text);
+        if write(&mut std::io::BufWriter::new(std::io::stdout().lock())).is_err() {
+            std::process::exit(0);
+        }
         return Ok(());
     }
-    std::fs::write(to, text).map_err(|e| format!("{to}: {e}").into())
+    let file = std::fs::File::create(to).map_err(|e| format!("{to}: {e}"))?;
+    write(&mut std::io::BufWriter::new(file)).map_err(|e| format!("{to}: {e}").into())
 }
 
 /// Numbers in columns, to the right; the first column to the left.

@@ -1,7 +1,5 @@
 //! `topo-bench plan`.
 
-use std::path::PathBuf;
-
 use topocoll::plan::choose::{Choice, Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
 use topocoll::topology::{DeviceKind, Topology};
@@ -11,12 +9,8 @@ use crate::{Result, detect, output, sizes};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A topology file; this machine otherwise.
-    #[arg(long, value_name = "FILE")]
-    topology: Option<PathBuf>,
-    /// So many of it, joined by its network.
-    #[arg(long, value_name = "N")]
-    hosts: Option<usize>,
+    #[command(flatten)]
+    source: detect::Source,
     /// Ranks on the CPUs of a machine without GPUs; one a core otherwise. With GPUs there is one a GPU.
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
@@ -77,7 +71,7 @@ pub fn placement(t: &Topology, ranks: Option<usize>) -> Result<Placement> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let t = detect::topology(args.topology.as_ref(), None, args.hosts)?;
+    let t = args.source.load()?;
     let width = args.dtype.width() as u64;
     if args.size < width {
         return Err(format!("--size {}: at least one {} of {width} byte(s) is needed", args.size, args.dtype).into());

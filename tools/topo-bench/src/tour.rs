@@ -56,7 +56,7 @@ pub fn run(to: Option<&str>) -> Result<bool> {
     if let Some(to) = to {
         let links = measured.to_json(&t);
         let all = json!({
-            "topology": t.to_json(), "links": links, "plan": choice.to_json(), "all_reduce": rows, "ok": good,
+            "topology": t, "links": links, "plan": choice.to_json(), "all_reduce": rows, "ok": good,
         });
         output::json(&all, to)?;
     }
