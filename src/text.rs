@@ -33,3 +33,9 @@ pub fn list(ranks: &[usize]) -> String {
     }
     out.join(", ")
 }
+
+/// Sorts names in the order that people count them: `mlx5_9` before `mlx5_10`.
+pub fn natural(name: &str) -> (String, u64) {
+    let word = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (word.into(), name[word.len()..].parse().unwrap_or(0))
+}

@@ -45,7 +45,7 @@ impl Topology {
         if self.hosts() != 1 || hosts == 0 {
             return refuse(format!("it is {} host(s), and one host can be repeated", self.hosts()));
         }
-        let nics = self.of_kind(DeviceKind::Nic);
+        let nics = self.rails();
         if nics.is_empty() {
             return refuse("it has no NIC, so nothing joins them".into());
         }
@@ -119,7 +119,7 @@ impl Topology {
     /// [`Error::Topology`] where this is several hosts, has no NIC, or no host of the fabric has as many adapters.
     pub fn cluster_in(&self, fabric: &Self) -> Result<Self> {
         let refuse = |why: String| Err(Error::Topology(format!("{} in {}: {why}", self.name, fabric.name)));
-        let nics = self.of_kind(DeviceKind::Nic);
+        let nics = self.rails();
         if self.hosts() != 1 || nics.is_empty() {
             return refuse(format!(
                 "it is {} host(s) with {} NIC(s); one with NICs is needed",
@@ -177,7 +177,7 @@ impl Topology {
                 }
             }
             let mut free: Vec<DeviceId> = adapters.clone();
-            free.sort_by_key(|a| natural(words(*a).1));
+            free.sort_by_key(|a| crate::text::natural(words(*a).1));
             let named = |nic: &DeviceId| free.iter().position(|a| words(*a).1 == self.device(*nic).name);
             let by_name: Vec<Option<usize>> = nics.iter().map(named).collect();
             for (i, nic) in nics.iter().enumerate() {
@@ -193,13 +193,6 @@ impl Topology {
         }
         Ok(all)
     }
-}
-
-/// Names in the order that people count them: `mlx5_9` before `mlx5_10`.
-fn natural(name: &str) -> (String, u64) {
-    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    let (word, number) = name.split_at(name.len() - digits);
-    (word.into(), number.parse().unwrap_or(0))
 }
 
 /// The switches of a fabric, made as they are needed.

@@ -46,6 +46,9 @@ impl fmt::Display for DeviceKind {
 /// The name of a PCI switch that stands for a host bridge: what is below two of them at one CPU is NODE apart.
 pub(super) const HOST_BRIDGE: &str = "host bridge";
 
+/// The extra that says why a NIC leads nowhere that a collective could go.
+pub(super) const NO_RAIL: &str = "no-rail";
+
 /// A device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
@@ -65,7 +68,9 @@ pub struct Device {
     pub numa: Option<usize>,
     /// What is known of a [`DeviceKind::Cpu`].
     pub cpu: Option<CpuInfo>,
-    /// What a file says of it that nothing here needs, kept for writing it again.
+    /// What else is known of it: a GPU's `uuid`, `gpu.sm`, `memory` (bytes), `nvlinks` (how many it has, up or not) and
+    /// `p2p.denied`; a NIC's `net`, `port` and `no-rail` (why it is none); `pcie.max-speed` (GT/s) and `pcie.max-width`;
+    /// what a file said of it, for writing it again.
     pub extra: BTreeMap<String, String>,
     /// Who says that it exists: `hwloc`, a file, a data sheet.
     pub source: String,

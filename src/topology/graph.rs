@@ -7,6 +7,7 @@ use petgraph::graph::{DiGraph, EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
 
 use crate::topology::cluster::Recipe;
+use crate::topology::device::NO_RAIL;
 use crate::topology::{Device, DeviceKind, Link, LinkKind};
 use crate::{Error, Result};
 
@@ -166,6 +167,63 @@ impl Topology {
     /// How many hosts.
     pub fn hosts(&self) -> usize {
         self.graph.node_weights().filter_map(|d| d.host).max().map_or(0, |h| h + 1)
+    }
+
+    /// NICs that lead to other hosts: those with a network, or, where none has one yet, those that may get one.
+    pub fn rails(&self) -> Vec<DeviceId> {
+        let mut nics = self.of_kind(DeviceKind::Nic);
+        let wired = |n: &DeviceId| self.graph.edges(n.0).any(|e| e.weight().kind.is_network());
+        let any = nics.iter().any(wired);
+        nics.retain(|n| if any { wired(n) } else { !self.device(*n).extra.contains_key(NO_RAIL) });
+        nics
+    }
+
+    /// What a device hangs on by PCIe: the neighbour that is nearer to a CPU.
+    pub(super) fn above(&self, id: DeviceId) -> Option<DeviceId> {
+        let depths = self.pcie_depths();
+        let own = depths[id.0.index()]?;
+        let pcie = self.graph.edges(id.0).filter(|e| e.weight().kind == LinkKind::Pcie);
+        pcie.map(|e| e.target()).find(|n| depths[n.index()].is_some_and(|d| d < own)).map(DeviceId)
+    }
+
+    /// Adds a device of which the PCI tree is not known: at the CPU of its NUMA node, or of the hardware threads it is
+    /// near, else at the first, with a notice.
+    pub(super) fn attach(&mut self, device: Device, (numa, near): (Option<usize>, Vec<usize>)) -> Result<DeviceId> {
+        let cpus = self.of_kind(DeviceKind::Cpu);
+        let at_node = |c: &&DeviceId| numa.is_some() && self.device(**c).numa == numa;
+        let has = |c: &&DeviceId| {
+            let pus = self.device(**c).cpu.as_ref().map(|i| i.pus.as_slice()).unwrap_or_default();
+            !near.is_empty() && near.iter().all(|p| pus.contains(p))
+        };
+        let found = cpus.iter().find(at_node).or_else(|| cpus.iter().find(has)).copied();
+        let cpu = found.or(cpus.first().copied());
+        let (name, numa) = (device.id.clone(), found.and_then(|c| self.device(c).numa));
+        let id = self.add_device(Device { numa, ..device })?;
+        if let Some(cpu) = cpu {
+            if found.is_none() && cpus.len() > 1 {
+                let at = &self.device(cpu).id;
+                self.notice(format!("where {name} is on the PCI tree is not visible; {at} is assumed"));
+            }
+            self.connect(id, cpu, Link::new(LinkKind::Pcie, "assumed: its place in the PCI tree is not visible"));
+        }
+        Ok(id)
+    }
+
+    /// The same graph with each device as `f` makes it, without those of which it makes none.
+    pub(super) fn map_devices(&self, f: impl Fn(DeviceId, &Device) -> Option<Device>) -> Result<Self> {
+        let mut out = Self { source: self.source.clone(), notices: self.notices.clone(), ..Self::new(&self.name) };
+        let mut ids = HashMap::new();
+        for (id, d) in self.devices() {
+            if let Some(d) = f(id, d) {
+                ids.insert(id, out.add_device(d)?);
+            }
+        }
+        for (_, a, b, link) in self.links() {
+            if let (Some(a), Some(b)) = (ids.get(&a), ids.get(&b)) {
+                out.add_link(*a, *b, link.clone());
+            }
+        }
+        Ok(out)
     }
 
     /// PCIe links from each device to the nearest CPU, by node index: what tells above from below in the PCI tree.

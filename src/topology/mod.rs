@@ -7,6 +7,7 @@ mod cluster;
 mod detect;
 mod device;
 mod fabric;
+mod figures;
 mod formats;
 mod graph;
 mod link;

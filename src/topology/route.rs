@@ -277,6 +277,8 @@ impl Topology {
             (true, ..) if inner.len() > 1 => PathClass::Pxb,
             (true, ..) => PathClass::Pix,
             _ if inner.contains(&DeviceKind::Gpu) => PathClass::Nvb,
+            // POWER9 has NVLinks from its GPUs to the CPU.
+            _ if inner.contains(&DeviceKind::Cpu) => PathClass::Phb,
             _ => PathClass::NvLink(links.iter().map(|l| self.link(*l).lanes).min().unwrap_or(1)),
         }
     }

@@ -3,7 +3,7 @@
 //! The versions differ in names and nesting, but in all of them each object of the machine has a `cpuset`, and I/O
 //! objects hang below the object they are near.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use roxmltree::{Document, Node, NodeId, ParsingOptions};
 
@@ -152,7 +152,11 @@ impl Pci<'_> {
         let index = t.devices().filter(|(_, d)| d.kind == kind).count();
         let numa = numa(object);
         let id = format!("{word}{index}");
-        let extra = BTreeMap::from([("class".to_string(), format!("0x{class:04x}00"))]);
+        let vendor = object.attribute("pci_type").map_or(0, |t| pci_type(t).1);
+        let extra = BTreeMap::from([
+            ("class".to_string(), format!("0x{class:04x}00")),
+            ("vendor".to_string(), format!("{vendor:#06x}")),
+        ]);
         let bus = object.attribute("pci_busid").map(String::from);
         let device = Device { name, bus, numa, extra, ..Device::new(&id, kind, index, self.source) };
         let child = t.add_device(device)?;
@@ -270,7 +274,9 @@ fn is_switch(bridge: Node<'_, '_>) -> bool {
     let is_pci = |b: &Node<'_, '_>| b.attribute("pci_busid").is_some();
     let above = bridge.ancestors().skip(1).take_while(|n| kind_of(*n) == "Bridge" && is_pci(n)).count();
     let below = bridge.children().filter(|n| matches!(kind_of(*n), "Bridge" | "PCIDev"));
-    is_pci(&bridge) && above % 2 == 1 && below.clone().any(|n| kind_of(n) == "Bridge") || above > 0 && below.count() > 1
+    // The functions of one card have one address but for the last digit.
+    let cards: HashSet<&str> = below.clone().filter_map(|n| n.attribute("pci_busid")?.split('.').next()).collect();
+    is_pci(&bridge) && above % 2 == 1 && below.clone().any(|n| kind_of(n) == "Bridge") || above > 0 && cards.len() > 1
 }
 
 /// Names of network and InfiniBand interfaces of a PCI device.

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use roxmltree::{Document, Node};
 
+use crate::topology::figures;
 use crate::topology::{CpuInfo, Device, DeviceId, DeviceKind, Link, LinkKind, Topology};
 use crate::{Error, Result};
 
@@ -232,7 +233,7 @@ impl<'a> Reader<'a> {
         let transfers = speed.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).filter(|s| *s > 0.0);
         link.lanes = width.unwrap_or(1);
         match (transfers, width) {
-            (Some(speed), Some(width)) => link.nominal = Some(pcie_rate(speed, width)),
+            (Some(speed), Some(width)) => link.nominal = Some(figures::pcie(speed, width)),
             _ => {
                 let bus = node.attribute("busid").unwrap_or("?");
                 self.t.notice(format!("{}:{line}: the PCIe speed of {bus} is not given and is assumed", self.file));
@@ -305,39 +306,22 @@ fn is_gpu(class: &str) -> bool {
     ["0x0300", "0x0302", "0x0380", "0x1200"].iter().any(|c| class.starts_with(c))
 }
 
-/// Bytes per second of one direction: 8b/10b below 8 GT/s, 128b/130b from there on (PCI Express base specification).
-pub(super) fn pcie_rate(transfers: f64, width: u32) -> f64 {
-    let coding = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
-    (transfers * 1e9 * f64::from(width) * coding / 8.0).round()
-}
-
 /// Nominal and usable bytes per second of one link of this GPU.
 fn per_link(kind: LinkKind, extra: &BTreeMap<String, String>) -> (Option<f64>, Option<f64>) {
-    let number = |key: &str| extra.get(key).and_then(|v| v.parse::<u32>().ok());
+    let sm = || extra.get("gpu.sm").and_then(|v| v.parse().ok()).unwrap_or(0);
     match kind {
-        LinkKind::NvLink => match number("gpu.sm") {
-            Some(60..=69) => (Some(20e9), Some(18e9)),
-            Some(70..=79) => (Some(25e9), Some(20e9)),
-            Some(86..=89) => (Some(14.0625e9), Some(12e9)),
-            Some(80..=85) => (Some(25e9), Some(20e9)),
-            Some(90..=99) => (Some(25e9), Some(20.6e9)),
-            Some(100..) => (Some(50e9), Some(40.1e9)),
-            _ => (None, None),
-        },
-        LinkKind::Xgmi => match extra.get("gpu.gcn").map(String::as_str) {
-            Some("906" | "908" | "gfx906" | "gfx908") => (Some(46e9), None),
-            Some("910" | "90a" | "gfx90a") => (Some(50e9), None),
-            Some("940" | "941" | "942" | "gfx940" | "gfx941" | "gfx942" | "950" | "gfx950") => (Some(64e9), None),
-            _ => (None, None),
-        },
+        LinkKind::NvLink => figures::nvlink(sm()).unzip(),
+        LinkKind::Xgmi => (extra.get("gpu.gcn").and_then(|gcn| figures::xgmi(gcn)), None),
+        LinkKind::NvLinkC2c => (figures::nvlink_c2c(sm()), None),
         _ => (None, None),
     }
 }
 
 fn rate_source(kind: LinkKind) -> &'static str {
     match kind {
-        LinkKind::NvLink => "nominal: NVIDIA's white paper of the architecture; usable: NCCL src/graph/topo.h",
+        LinkKind::NvLink => figures::NVLINK_SOURCE,
         LinkKind::Xgmi => "nominal: AMD's data sheet of the accelerator",
+        LinkKind::NvLinkC2c => "nominal: NVIDIA's white paper of the superchip",
         _ => "rate not known",
     }
 }
@@ -445,7 +429,11 @@ impl Topology {
     fn gpu(&self, out: &mut String, gpu: DeviceId, depth: usize) {
         let d = self.device(gpu);
         let get = |key: &str, default: String| d.extra.get(&format!("gpu.{key}")).map_or(default, |v| escape(v));
-        let mut head = format!("<gpu dev=\"{}\" sm=\"{}\"", get("dev", d.index.to_string()), get("sm", sm(&d.name)));
+        let mut head = format!(
+            "<gpu dev=\"{}\" sm=\"{}\"",
+            get("dev", d.index.to_string()),
+            get("sm", figures::sm_of(&d.name).to_string())
+        );
         for key in ["gcn", "arch"] {
             if let Some(value) = d.extra.get(&format!("gpu.{key}")) {
                 let _ = write!(head, " {key}=\"{}\"", escape(value));
@@ -516,7 +504,7 @@ fn made_up_bus(d: &Device) -> String {
 /// `16 GT/s` and its like, as the kernel writes it.
 fn pcie_words(rate: f64, width: u32) -> String {
     let speeds = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
-    let off = |speed: &f64| (pcie_rate(*speed, width.max(1)) - rate).abs();
+    let off = |speed: &f64| (figures::pcie(*speed, width.max(1)) - rate).abs();
     let best = speeds.iter().min_by(|a, b| off(a).total_cmp(&off(b))).copied().unwrap_or(8.0);
     if best == 2.5 { "2.5 GT/s".into() } else { format!("{best:.0} GT/s") }
 }
@@ -535,11 +523,4 @@ fn affinity(d: &Device) -> String {
 
 fn vendor(model: &str) -> &'static str {
     if model.contains("EPYC") || model.contains("AMD") { "AuthenticAMD" } else { "GenuineIntel" }
-}
-
-/// Compute capability by model, for a file that must name one.
-fn sm(model: &str) -> String {
-    let known =
-        [("P100", 60), ("V100", 70), ("A100", 80), ("A10", 86), ("L40", 89), ("H100", 90), ("H200", 90), ("B200", 100)];
-    known.iter().find(|(name, _)| model.contains(name)).map_or(0, |(_, sm)| *sm).to_string()
 }

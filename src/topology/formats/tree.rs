@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use petgraph::visit::EdgeRef;
 
+use crate::topology::device::NO_RAIL;
 use crate::topology::{DeviceId, DeviceKind, Link, LinkKind, Topology};
 
 impl Topology {
@@ -96,7 +97,13 @@ impl Tree<'_> {
         if let Some(link) = by {
             let _ = write!(text, "  {}", figure(link, self.explain));
         }
+        if let Some(why) = d.extra.get(NO_RAIL) {
+            let _ = write!(text, "  no rail: {why}");
+        }
         if self.explain {
+            for (key, value) in d.extra.iter().filter(|(key, _)| *key != NO_RAIL) {
+                let _ = write!(text, "  {key}={value}");
+            }
             let _ = write!(text, "  [{}]", d.source);
         }
         self.line(depth, &text);

@@ -1,0 +1,100 @@
+//! How wide and fast the PCIe links of this machine trained, and how far that is to be believed.
+
+use crate::topology::detect::sysfs::Sysfs;
+use crate::topology::{Device, DeviceId, DeviceKind, LinkId, LinkKind, Topology, figures};
+
+/// What a link trained to, in GT/s and lanes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Trained {
+    pub speed: f64,
+    pub width: u32,
+}
+
+impl Trained {
+    fn rate(self) -> f64 {
+        figures::pcie(self.speed, self.width)
+    }
+
+    /// The slowest link there is, which a hypervisor's made-up bridges claim to be.
+    fn is_least(self) -> bool {
+        self.speed <= 2.5 && self.width == 1
+    }
+}
+
+/// Sets the figures of every PCIe link of which sysfs knows better than hwloc.
+pub(super) fn trained(t: &mut Topology, sysfs: &Sysfs) {
+    let devices: Vec<(DeviceId, String)> = t.devices().filter_map(|(id, d)| Some((id, d.bus.clone()?))).collect();
+    for (id, bus) in devices {
+        let get = |which: &str| {
+            let at = |what: &str| format!("/sys/bus/pci/devices/{bus}/{which}_link_{what}");
+            let speed = sysfs.number::<f64>(&at("speed")).filter(|s| *s > 0.0 && *s < 1000.0)?;
+            let width = sysfs.number(&at("width")).filter(|w| (1..=64).contains(w))?;
+            Some(Trained { speed, width })
+        };
+        if let Some(now) = get("current") {
+            set(t, id, now, get("max"), "sysfs");
+        }
+    }
+    disbelieve(t);
+}
+
+/// Writes what a device's link upwards trained to.
+pub(super) fn set(t: &mut Topology, id: DeviceId, now: Trained, most: Option<Trained>, source: &str) {
+    let Some(parent) = t.above(id) else { return };
+    if let Some(most) = most {
+        let extra = &mut t.device_mut(id).extra;
+        extra.insert("pcie.max-speed".into(), most.speed.to_string());
+        extra.insert("pcie.max-width".into(), most.width.to_string());
+    }
+    // A GPU that rests trains its link down, and up again when it has work.
+    let rests = t.device(id).kind == DeviceKind::Gpu;
+    let (speed, how) = match most {
+        Some(most) if rests && most.speed > now.speed => {
+            (most.speed, format!("{source}: link width, most link speed ({} GT/s while it rests)", now.speed))
+        }
+        _ => (now.speed, format!("{source}: link speed and width")),
+    };
+    let rate = Trained { speed, ..now }.rate();
+    for link in between(t, id, parent) {
+        let link = t.link_mut(link);
+        link.nominal = Some(rate);
+        link.lanes = now.width;
+        link.source.clone_from(&how);
+    }
+    if now.is_least() && t.device(id).kind == DeviceKind::PciSwitch {
+        t.device_mut(id).extra.insert("pcie.trained".into(), "2.5 GT/s x1".into());
+    }
+}
+
+fn between(t: &Topology, a: DeviceId, b: DeviceId) -> Vec<LinkId> {
+    let pcie = t.links().filter(|(.., l)| l.kind == LinkKind::Pcie);
+    pcie.filter(|(_, x, y, _)| (*x, *y) == (a, b) || (*x, *y) == (b, a)).map(|(id, ..)| id).collect()
+}
+
+/// A bridge at 2.5 GT/s x1 above devices that train faster is made up by a hypervisor: nothing passes as slowly. It is
+/// taken to be as fast as the fastest device below.
+fn disbelieve(t: &mut Topology) {
+    let slow = |(_, d): &(DeviceId, &Device)| d.extra.contains_key("pcie.trained");
+    let suspects: Vec<DeviceId> = t.devices().filter(slow).map(|(id, _)| id).collect();
+    for bridge in suspects {
+        let Some(parent) = t.above(bridge) else { continue };
+        let below = t.links().filter(|(_, _, to, l)| *to == bridge && l.kind == LinkKind::Pcie);
+        let fastest = below.filter(|(_, from, ..)| *from != parent).filter_map(|(.., l)| l.nominal).fold(0.0, f64::max);
+        if fastest <= figures::pcie(2.5, 1) {
+            continue;
+        }
+        for link in between(t, bridge, parent) {
+            let link = t.link_mut(link);
+            link.nominal = Some(fastest);
+            link.source = "assumed: as fast as what is below; the 2.5 GT/s x1 it claims is a hypervisor's".into();
+        }
+        let device = t.device(bridge);
+        let text = format!(
+            "{} ({}) claims 2.5 GT/s x1 above devices that train faster: a hypervisor made it up, and it is not \
+             believed; give the real tree with TOPOCOLL_TOPOLOGY if you know it",
+            device.id,
+            device.bus.as_deref().unwrap_or("no bus id")
+        );
+        t.notice(text);
+    }
+}
