@@ -13,7 +13,7 @@ fuzz_target!(|text: &str| {
     for (id, _) in t.devices() {
         t.routes_from(id);
     }
-    (serde_json::to_string(&t).expect("JSON"), t.to_dot(), t.to_tree(true), t.fingerprint());
+    (serde_json::to_string(&t).expect("JSON"), t.to_dot(), t.to_svg(), t.to_tree(true), t.fingerprint());
     if let Ok(xml) = t.to_nccl_xml() {
         Topology::parse(&xml, "again.xml", None).expect("what is written can be read");
     }

@@ -9,6 +9,7 @@ mod range;
 mod read;
 mod slurm;
 mod smi;
+mod svg;
 mod toml;
 mod tree;
 mod units;

@@ -71,6 +71,8 @@ enum Format {
     Json,
     /// For Graphviz.
     Dot,
+    /// A picture.
+    Svg,
     /// To keep and to edit.
     Toml,
     /// For NCCL_TOPO_FILE.
@@ -86,6 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
         (None, Format::Json) => return output::json(&t, "-"),
         (None, Format::Tree) => output::print(&t.to_tree(args.explain)),
         (None, Format::Dot) => output::print(&t.to_dot()),
+        (None, Format::Svg) => output::print(&t.to_svg()),
         (None, Format::Toml) => output::print(&t.to_toml()),
         (None, Format::Matrix) => output::print(&t.to_matrix()?),
         (None, Format::NcclXml) => output::print(&t.to_nccl_xml()?),
