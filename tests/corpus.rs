@@ -190,6 +190,12 @@ fn formats_are_told_from_content() {
     for (text, format) in [
         ("name = \"x\"", Format::Toml),
         ("  <!-- c --><system version=\"1\">", Format::NcclXml),
+        ("\n{ \"name\": \"x\", \"gpus_per_node\": 8 }", Format::Taccl),
+        ("{ \"TopologyParams\": { \"name\": \"DGX1\" } }", Format::TeCcl),
+        ("# c\ntopology: [ Ring ]\nnpus_count: [ 4 ]\n", Format::AstraSim),
+        ("- topology: t\n  tree:\n    switches: []\n", Format::SlurmYaml),
+        ("SwitchName=s Nodes=n\n", Format::SlurmConf),
+        ("== Link Type between two GPUs ==\n", Format::RocmSmi),
         (
             "<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">",
             Format::HwlocXml,
@@ -197,6 +203,8 @@ fn formats_are_told_from_content() {
     ] {
         assert_eq!(Format::of(text), format, "{text}");
     }
+    // A format's name is what `--from` takes.
+    assert!(Format::ALL.iter().all(|f| f.name().parse::<Format>().is_ok_and(|g| g == *f)));
     assert!("fish".parse::<Format>().unwrap_err().to_string().contains("nccl-xml"));
 }
 

@@ -1,18 +1,24 @@
 //! One file a format. What a text is in is told from its content.
 
+mod astra_sim;
 mod dot;
 mod hwloc_xml;
 mod ib;
 mod json;
+mod matrix;
 mod nccl_xml;
 mod range;
 mod read;
+mod rocm_smi;
 mod slurm;
 mod smi;
 mod svg;
+mod taccl;
+mod teccl;
 mod toml;
 mod tree;
 mod units;
+mod yaml;
 
 pub(super) use hwloc_xml::read as read_hwloc;
 
@@ -35,14 +41,35 @@ pub enum Format {
     SmiTopo,
     /// An InfiniBand fabric as `ibnetdiscover` prints it.
     IbNetDiscover,
+    /// The tables of `rocm-smi --showtopo` and `amd-smi topology`.
+    RocmSmi,
     /// Slurm's `topology.conf`, a tree or blocks.
     SlurmConf,
+    /// Slurm's `topology.yaml`.
+    SlurmYaml,
+    /// A topology profile of TACCL.
+    Taccl,
+    /// An input of TE-CCL.
+    TeCcl,
+    /// A network file of ASTRA-sim's analytical backend.
+    AstraSim,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Toml, Self::NcclXml, Self::HwlocXml, Self::SmiTopo, Self::IbNetDiscover, Self::SlurmConf];
+    pub const ALL: [Self; 11] = [
+        Self::Toml,
+        Self::NcclXml,
+        Self::HwlocXml,
+        Self::SmiTopo,
+        Self::RocmSmi,
+        Self::IbNetDiscover,
+        Self::SlurmConf,
+        Self::SlurmYaml,
+        Self::Taccl,
+        Self::TeCcl,
+        Self::AstraSim,
+    ];
 
     /// The word for `--from`.
     pub fn name(self) -> &'static str {
@@ -51,8 +78,13 @@ impl Format {
             Self::NcclXml => "nccl-xml",
             Self::HwlocXml => "hwloc-xml",
             Self::SmiTopo => "smi-topo",
+            Self::RocmSmi => "rocm-smi",
             Self::IbNetDiscover => "ibnetdiscover",
             Self::SlurmConf => "slurm-conf",
+            Self::SlurmYaml => "slurm-yaml",
+            Self::Taccl => "taccl",
+            Self::TeCcl => "te-ccl",
+            Self::AstraSim => "astra-sim",
         }
     }
 
@@ -61,8 +93,13 @@ impl Format {
         let start: String = text.chars().take(1 << 16).collect();
         if !start.trim_start().starts_with('<') {
             match () {
+                () if taccl::looks_like(&start) => Self::Taccl,
+                () if teccl::looks_like(&start) => Self::TeCcl,
                 () if ib::looks_like(&start) => Self::IbNetDiscover,
+                () if slurm::looks_like_yaml(&start) => Self::SlurmYaml,
                 () if slurm::looks_like(&start) => Self::SlurmConf,
+                () if astra_sim::looks_like(&start) => Self::AstraSim,
+                () if rocm_smi::looks_like(&start) => Self::RocmSmi,
                 () if smi::looks_like(&start) => Self::SmiTopo,
                 () => Self::Toml,
             }
@@ -102,7 +139,12 @@ impl Topology {
             Format::NcclXml => nccl_xml::read(text, file),
             Format::SmiTopo => smi::read(text, file),
             Format::IbNetDiscover => ib::read(text, file),
+            Format::RocmSmi => rocm_smi::read(text, file),
             Format::SlurmConf => slurm::read(text, file),
+            Format::SlurmYaml => slurm::read_yaml(text, file),
+            Format::Taccl => taccl::read(text, file),
+            Format::TeCcl => teccl::read(text, file),
+            Format::AstraSim => astra_sim::read(text, file),
             Format::HwlocXml => hwloc_xml::read(text, file.rsplit('/').next().unwrap_or(file), file),
         }
     }

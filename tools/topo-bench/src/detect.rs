@@ -13,8 +13,8 @@ pub struct Source {
     /// A topology file instead of this machine.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml,
-    /// smi-topo, ibnetdiscover or slurm-conf.
+    /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml, smi-topo, rocm-smi,
+    /// ibnetdiscover, slurm-conf, slurm-yaml, taccl, te-ccl or astra-sim.
     #[arg(long, value_name = "FORMAT", requires = "topology")]
     from: Option<FileFormat>,
     /// So many of it, joined by its network.

@@ -64,7 +64,7 @@ impl Layout {
         let mut shown: Vec<usize> = (0..hosts.min(MOST_HOSTS)).collect();
         if let (true, Some(last)) = (hosts > MOST_HOSTS, shown.last_mut()) {
             *last = hosts - 1;
-            out.omitted.push(format!("{} hosts more, as these, are not drawn", hosts - MOST_HOSTS));
+            out.omitted.push(format!("{} hosts more are not drawn", hosts - MOST_HOSTS));
         }
         let drawn: Vec<Host> = shown.iter().map(|h| Host::of(t, *h)).collect();
         let (upper, lower) = drawn.split_at(drawn.len().div_ceil(2));
