@@ -87,7 +87,7 @@ impl Device {
             index,
             bus: None,
             numa: None,
-            cpu: None,
+            cpu: (kind == DeviceKind::Cpu).then(CpuInfo::default),
             extra: BTreeMap::new(),
             source: source.into(),
         }

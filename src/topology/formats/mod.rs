@@ -135,6 +135,17 @@ impl Topology {
     /// [`Error::TopologyFile`] with the place, what was found and what was expected.
     pub fn parse(text: &str, file: &str, format: Option<Format>) -> Result<Self> {
         match format.unwrap_or_else(|| Format::of(text)) {
+            // TOML is what is left where nothing else fits, and then its complaint alone misleads.
+            Format::Toml if format.is_none() && !text.contains("[[device]]") => {
+                Self::from_toml(text, file).map_err(|e| match e {
+                    Error::TopologyFile { file, line, field, message } => {
+                        let names: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+                        let why = format!("it looks like none of {}; as toml: {message}", names.join(", "));
+                        Error::TopologyFile { file, line, field, message: why }
+                    }
+                    other => other,
+                })
+            }
             Format::Toml => Self::from_toml(text, file),
             Format::NcclXml => nccl_xml::read(text, file),
             Format::SmiTopo => smi::read(text, file),
