@@ -1,11 +1,12 @@
 //! What every rank does in a collective: the program, where it comes from, what it costs and why it is right.
 //!
 //! A [`Plan`] says nothing of CUDA, shared memory or UCX, and never touches a device. [`builders`] make plans,
-//! [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least possible one, [`choose`] picks and
+//! [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least possible one, [`check`] what makes it worse than it could be, [`choose`] picks and
 //! [`explain`] says why.
 
 pub mod bound;
 pub mod builders;
+pub mod check;
 pub mod choose;
 pub mod cost;
 pub mod explain;

@@ -34,7 +34,7 @@ pub(super) fn nvlink_c2c(sm: u32) -> Option<f64> {
 }
 
 /// Bytes per second of one direction: 8b/10b below 8 GT/s, 128b/130b from there on (PCI Express base specification).
-pub(super) fn pcie(transfers: f64, width: u32) -> f64 {
+pub(crate) fn pcie(transfers: f64, width: u32) -> f64 {
     let coding = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
     (transfers * 1e9 * f64::from(width) * coding / 8.0).round()
 }

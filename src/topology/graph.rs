@@ -179,7 +179,7 @@ impl Topology {
     }
 
     /// What a device hangs on by PCIe: the neighbour that is nearer to a CPU.
-    pub(super) fn above(&self, id: DeviceId) -> Option<DeviceId> {
+    pub(crate) fn above(&self, id: DeviceId) -> Option<DeviceId> {
         let depths = self.pcie_depths();
         let own = depths[id.0.index()]?;
         let pcie = self.graph.edges(id.0).filter(|e| e.weight().kind == LinkKind::Pcie);

@@ -6,6 +6,7 @@
 mod cluster;
 mod detect;
 mod device;
+mod diff;
 mod fabric;
 mod figures;
 mod formats;
@@ -14,7 +15,9 @@ mod link;
 mod route;
 
 pub use device::{CpuInfo, Device, DeviceKind};
+pub use diff::Change;
 pub use fabric::Fabric;
+pub(crate) use figures::pcie as pcie_rate;
 pub use formats::Format;
 pub use graph::{DeviceId, LinkId, Topology};
 pub use link::{Link, LinkKind, Origin};

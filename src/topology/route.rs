@@ -150,7 +150,7 @@ impl Topology {
     }
 
     /// Routes that use PCIe and CPU links alone, as `nvidia-smi topo -m` sees what no NVLink joins.
-    pub(super) fn routes_by_pcie(&self, from: DeviceId) -> Vec<Option<Route>> {
+    pub(crate) fn routes_by_pcie(&self, from: DeviceId) -> Vec<Option<Route>> {
         self.routes_over(from, |kind| matches!(kind, LinkKind::Pcie | LinkKind::CpuInterconnect))
     }
 

@@ -49,6 +49,7 @@ fn complete(
     wanted: Option<&str>,
 ) -> Result<Topology> {
     pci::trained(&mut t, sysfs);
+    pci::redirected(&mut t, sysfs);
     nic::nics(&mut t, sysfs)?;
     let mut silent = Vec::new();
     let answers = drivers.iter().find_map(|ask| ask().map_err(|why| silent.push(why)).ok());

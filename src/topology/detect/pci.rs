@@ -1,6 +1,6 @@
 //! How wide and fast the PCIe links of this machine trained, and how far that is to be believed.
 
-use crate::topology::detect::sysfs::Sysfs;
+use crate::topology::detect::sysfs::{self, Sysfs};
 use crate::topology::{Device, DeviceId, DeviceKind, LinkId, LinkKind, Topology, figures};
 
 /// What a link trained to, in GT/s and lanes.
@@ -36,6 +36,40 @@ pub(super) fn trained(t: &mut Topology, sysfs: &Sysfs) {
         }
     }
     disbelieve(t);
+}
+
+/// Marks devices whose port sends what they tell their neighbours up to the CPU (access control services). Only root
+/// may read so far into the configuration space; to others nothing is marked.
+pub(super) fn redirected(t: &mut Topology, sysfs: &Sysfs) {
+    let ends = t.devices().filter(|(_, d)| d.kind != DeviceKind::PciSwitch);
+    let ends: Vec<(DeviceId, String)> = ends.filter_map(|(id, d)| Some((id, d.bus.clone()?))).collect();
+    for (id, bus) in ends {
+        let path = sysfs.link(&format!("/sys/bus/pci/devices/{bus}")).unwrap_or_default();
+        let port = path.parent().and_then(|p| sysfs::bus(p.file_name()?.to_str()?));
+        if let Some(port) = port.filter(|p| redirects(&sysfs.bytes(&format!("/sys/bus/pci/devices/{p}/config")))) {
+            t.device_mut(id).extra.insert("acs".into(), port);
+        }
+    }
+}
+
+/// Whether a port's ACS control has request redirect on (PCI Express base specification, ACS extended capability).
+fn redirects(config: &[u8]) -> bool {
+    const ACS: u32 = 0x0d;
+    const REQUEST_REDIRECT: u8 = 1 << 2;
+    let word = |at: usize| Some(u32::from_le_bytes(config.get(at..at + 4)?.try_into().ok()?));
+    let mut at = 0x100;
+    // Each capability takes eight bytes at least, so the list cannot be longer.
+    for _ in 0..480 {
+        let Some(head) = word(at).filter(|h| *h != 0 && *h != u32::MAX) else { return false };
+        if head & 0xffff == ACS {
+            return config.get(at + 6).is_some_and(|control| control & REQUEST_REDIRECT != 0);
+        }
+        at = (head >> 20) as usize;
+        if at < 0x100 {
+            return false;
+        }
+    }
+    false
 }
 
 /// Writes what a device's link upwards trained to.
@@ -96,5 +130,25 @@ fn disbelieve(t: &mut Topology) {
             device.bus.as_deref().unwrap_or("no bus id")
         );
         t.notice(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_followed_to_their_end() {
+        let mut config = vec![0u8; 4096];
+        assert!(!redirects(&config) && !redirects(&[]));
+        // An error report, then ACS.
+        config[0x100..0x104].copy_from_slice(&(0x0001u32 | 1 << 16 | 0x148 << 20).to_le_bytes());
+        config[0x148..0x14c].copy_from_slice(&(0x000du32 | 1 << 16).to_le_bytes());
+        assert!(!redirects(&config));
+        config[0x14e] = 0x1d;
+        assert!(redirects(&config) && !redirects(&config[..0x14a]));
+        // A list that leads to itself.
+        config[0x148..0x14c].copy_from_slice(&(0x0001u32 | 0x100 << 20).to_le_bytes());
+        assert!(!redirects(&config));
     }
 }

@@ -25,6 +25,18 @@ impl Sysfs {
         Some(text.trim().to_string()).filter(|t| !t.is_empty())
     }
 
+    /// A small file's bytes.
+    pub fn bytes(&self, path: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Ok(file) = File::open(self.at(path)) {
+            // What was read before an error is not used.
+            if file.take(1 << 16).read_to_end(&mut bytes).is_err() {
+                bytes.clear();
+            }
+        }
+        bytes
+    }
+
     pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.split_whitespace().next()?.parse().ok()
     }

@@ -11,11 +11,14 @@ use crate::{Result, output};
 #[derive(clap::Args)]
 pub struct Source {
     /// A topology file instead of this machine.
+    #[arg(value_name = "FILE", conflicts_with = "topology")]
+    file: Option<PathBuf>,
+    /// The same, by name.
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     /// The file's format where its content does not tell: toml, nccl-xml, hwloc-xml, smi-topo, rocm-smi,
     /// ibnetdiscover, slurm-conf, slurm-yaml, taccl, te-ccl or astra-sim.
-    #[arg(long, value_name = "FORMAT", requires = "topology")]
+    #[arg(long, value_name = "FORMAT")]
     from: Option<FileFormat>,
     /// So many of it, joined by its network.
     #[arg(long, value_name = "N")]
@@ -30,9 +33,10 @@ pub struct Source {
 impl Source {
     /// The topology that is meant.
     pub fn load(&self) -> Result<Topology> {
-        let one = match &self.topology {
-            Some(path) => Topology::read_as(path, self.from)?,
-            None => Topology::detect()?,
+        let one = match (self.file.as_ref().or(self.topology.as_ref()), self.from) {
+            (Some(path), from) => Topology::read_as(path, from)?,
+            (None, Some(from)) => return Err(format!("--from {from}: no file is named; give one").into()),
+            (None, None) => Topology::detect()?,
         };
         Ok(match (&self.fabric, self.hosts) {
             (None, None) => one,

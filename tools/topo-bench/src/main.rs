@@ -1,7 +1,9 @@
 //! topo-bench: what the links of this machine really do, and what collectives make of them.
 
+mod check;
 mod collective;
 mod detect;
+mod diff;
 mod links;
 mod output;
 mod plan;
@@ -35,6 +37,10 @@ struct Cli {
 enum Command {
     /// Shows the topology of this machine or of a file.
     Detect(detect::Args),
+    /// Looks for what makes this machine slower than it could be, what that costs and what to do.
+    Check(check::Args),
+    /// Shows what changed between two topologies.
+    Diff(diff::Args),
     /// Measures latency and bandwidth between all places where a rank can be.
     Links(links::Args),
     /// Shows the plan for a collective, its prediction and its bound.
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         None => tour::run(cli.json.as_deref()),
         Some(Command::Detect(args)) => detect::run(args).map(|()| true),
+        Some(Command::Check(args)) => check::run(args),
+        Some(Command::Diff(args)) => diff::run(args),
         Some(Command::Links(args)) => links::run(args).map(|()| true),
         Some(Command::Plan(args)) => plan::run(args).map(|()| true),
         Some(Command::AllReduce(args)) => collective::run(collective::Kind::AllReduce, args),

@@ -14,9 +14,11 @@ fn detect_keeps_its_promise() {
     assert!(out.ok, "{}", out.err);
     let t = json(&out.out);
     for d in t["devices"].as_array().unwrap() {
-        for key in ["id", "kind", "name", "host"] {
+        for key in ["id", "kind", "name"] {
             assert!(!d[key].is_null(), "{key} of {d}");
         }
+        // A switch of the network is on no host.
+        assert_eq!(d["host"].is_null(), d["kind"] == "net-switch", "{d}");
     }
     let file = topologies("dgx-h100.toml");
     let t = json(&run(&["detect", "--topology", &file, "--json"]).out);
@@ -25,12 +27,38 @@ fn detect_keeps_its_promise() {
         assert!(l["from"].is_string() && l["to"].is_string() && l["kind"].is_string() && l["origin"].is_string());
         assert!(l["bandwidth"].as_f64().unwrap() > 1e9 && l["latency"].as_f64().unwrap() > 0.0);
     }
-    for (format, word) in [("tree", "nvswitch0"), ("dot", "graph topology"), ("toml", "[[device]]")] {
+    for (format, word) in [("tree", "nvswitch0"), ("dot", "graph topology"), ("toml", "[[device]]"), ("svg", "<svg ")] {
         let out = run(&["detect", "--topology", &file, "--format", format, "--explain"]);
         assert!(out.ok && out.out.contains(word), "{format}");
     }
     let tree = run(&["detect", "--topology", &file]).out;
     assert!(tree.lines().count() < 50, "a DGX does not fit on a screen:\n{tree}");
+}
+
+#[test]
+fn what_changed_and_what_hurts_is_shown() {
+    let (good, dir) = (topologies("dgx-h100.toml"), std::env::temp_dir());
+    let text = run(&["detect", &good, "--format", "toml"]).out;
+    let from = "from = \"gpu3\"\nto = \"nvswitch0\"\nlanes = 18\nnominal = 450000000000.0";
+    assert!(text.contains(from));
+    let bad = dir.join(format!("topo-bench-bad-{}.toml", std::process::id()));
+    let one_down = from.replace("18", "17").replace("450", "425");
+    std::fs::write(&bad, text.replacen(from, &one_down, 1)).unwrap();
+    let bad = bad.to_str().unwrap();
+    let same = run(&["diff", &good, &good]);
+    assert!(same.ok && same.out == "no difference\n", "{}", same.out);
+    let changed = run(&["diff", &good, bad]);
+    assert!(!changed.ok && changed.out.contains("~ nvlink gpu3 - nvswitch0  lanes: 18 -> 17"), "{}", changed.out);
+    let changes = json(&run(&["diff", &good, bad, "--json"]).out);
+    assert_eq!(changes["changes"][1]["aspect"], "nominal");
+    let healthy = run(&["check", &good]);
+    assert!(healthy.ok && healthy.out.contains("nothing found"), "{}", healthy.out);
+    let sick = run(&["check", bad]);
+    assert!(!sick.ok && sick.out.contains("gpu3 has 17 of 18 NVLinks up"), "{}", sick.out);
+    let finding = &json(&run(&["check", bad, "--json"]).out)["findings"][0];
+    assert!(finding["now"].as_f64().unwrap() < finding["could"].as_f64().unwrap());
+    assert_eq!(finding["devices"][0], "gpu3");
+    std::fs::remove_file(bad).unwrap();
 }
 
 #[test]

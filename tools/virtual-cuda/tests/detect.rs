@@ -114,6 +114,8 @@ fn host(name: &str) -> Host {
     h.rdma("pci0000:00/0000:00:05.0", "rdmap5s0", &[("Unspecified", "100 Gb/sec (4X EDR)", "4: ACTIVE")]);
     h.link("sys/devices/pci0000:00/0000:00:05.0/driver", "../../../bus/pci/drivers/efa");
     h.pci("pci0000:00/0000:00:06.0", 0x020000, 0x8086, 0, None, None);
+    h.redirect("0000:02:00.0");
+    h.redirect("0000:02:01.0");
     // RDMA in software: one that hangs on a real card's path, one that is virtual.
     h.rdma("pci0000:00/0000:00:04.0", "rxe0", &[("Ethernet", "1 Gb/sec (1X)", "4: ACTIVE")]);
     h.file("sys/devices/pci0000:00/0000:00:04.0/infiniband/rxe0/parent", "eth2\n");
@@ -178,6 +180,23 @@ fn a_host_is_seen_as_it_is() {
 
     // Two functions of one card need no switch.
     assert_eq!(t.of_kind(DeviceKind::PciSwitch).len(), 2);
+
+    // Their ports send what the two GPUs tell each other up to the CPU.
+    assert_eq!((facts.extra["acs"].as_str(), seen.device("0000:05:00.0").1.extra.get("acs")), ("0000:02:00.0", None));
+    let found = topocoll::plan::check::check(t);
+    let said: Vec<&str> = found.iter().map(|f| f.what.as_str()).collect();
+    for word in [
+        "ACS at 0000:02:00.0 sends what gpu0, gpu1",
+        "plx1 claims PCIe 2.5 GT/s x1",
+        "gpu1 trained to PCIe x8",
+        "gpu0 has 2 of 3 NVLinks up",
+        "gpu0 and gpu2 may not reach each other",
+        "the NICs are unequal",
+        "port 2 of mlx4_0 is DOWN",
+        "trained to PCIe x8 at 15.8",
+    ] {
+        assert!(said.iter().any(|s| s.contains(word)), "`{word}` is not in {said:#?}");
+    }
 
     // Ports.
     let port = |bus: &str| {

@@ -76,7 +76,7 @@ impl Host {
     /// bridge.
     pub fn pci(&self, path: &str, class: u32, vendor: u16, node: i32, link: Option<Link>, below: Option<(u8, u8)>) {
         let (at, bus) = (format!("sys/devices/{path}"), path.rsplit('/').next().unwrap());
-        let mut config = [0u8; 256];
+        let mut config = vec![0u8; 4096];
         config[0..2].copy_from_slice(&vendor.to_le_bytes());
         config[2..4].copy_from_slice(&0x1234u16.to_le_bytes());
         config[9..12].copy_from_slice(&class.to_le_bytes()[..3]);
@@ -107,6 +107,15 @@ impl Host {
             self.file(&format!("{at}/max_link_width"), &format!("{widest}\n"));
         }
         self.link(&format!("sys/bus/pci/devices/{bus}"), &format!("../../../devices/{path}"));
+    }
+
+    /// Turns access control services on at a bridge: peers' traffic goes up.
+    pub fn redirect(&self, bridge: &str) {
+        let path = self.root.join(format!("sys/bus/pci/devices/{bridge}/config"));
+        let mut config = fs::read(&path).unwrap();
+        config[0x100..0x104].copy_from_slice(&(0x000du32 | 1 << 16).to_le_bytes());
+        config[0x106] = 0x1d;
+        fs::write(path, config).unwrap();
     }
 
     /// A network interface of a PCI function.
