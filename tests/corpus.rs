@@ -116,6 +116,60 @@ fn hwloc_files_are_read_by_hwloc() {
     assert_eq!((class("gpu0", "gpu1"), class("gpu0", "gpu2")), ("PIX".into(), "PXB".into()));
 }
 
+/// Machines of `topologies/` against what is known of real ones: the class of every pair by PCIe, and xGMI.
+#[test]
+fn machines_are_as_real_ones_are() {
+    let Some(dir) = corpus() else { return };
+    let ours =
+        |name: &str| Topology::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies").join(name)).unwrap();
+    // Without the fast links, since these files do not show them.
+    let plain = |t: &Topology| {
+        let text: Vec<String> = t.to_toml().split("\n[[link]]").map(String::from).collect();
+        let kept: Vec<String> = text.into_iter().filter(|l| !l.starts_with("\nkind = \"nvlink\"")).collect();
+        Topology::from_toml(&kept.join("\n[[link]]"), "plain").unwrap()
+    };
+    for (name, real) in [
+        ("azure-ndv4.toml", "nccl-xml/azure-ndv4-topo.xml"),
+        ("aws-p4d.toml", "nccl-xml/aws-p4d-24xl-topo.xml"),
+        ("dgx-2.toml", "hwloc-xml/nvidiaDGX2.xml"),
+    ] {
+        let (a, b) = (plain(&ours(name)), Topology::read(&dir.join(real)).unwrap());
+        let ids = |t: &Topology, kind| t.of_kind(kind);
+        for kind in [DeviceKind::Gpu, DeviceKind::Nic] {
+            // The DGX-2's NICs are not in its export.
+            if name == "dgx-2.toml" && kind == DeviceKind::Nic {
+                continue;
+            }
+            assert_eq!(ids(&a, kind).len(), ids(&b, kind).len(), "{name}");
+        }
+        let class = |t: &Topology, i: usize, j: usize, kind| {
+            let route = t.route(ids(t, DeviceKind::Gpu)[i], ids(t, kind)[j]).unwrap();
+            // NCCL's files do not say which NUMA nodes are of one socket.
+            route.class.to_string().replace("NODE", "SYS")
+        };
+        let gpus = ids(&a, DeviceKind::Gpu).len();
+        for i in 0..gpus {
+            for j in (0..gpus).filter(|j| *j != i) {
+                assert_eq!(class(&a, i, j, DeviceKind::Gpu), class(&b, i, j, DeviceKind::Gpu), "{name} {i} {j}");
+            }
+            if name != "dgx-2.toml" {
+                let near = |t: &Topology| {
+                    (0..ids(t, DeviceKind::Nic).len()).filter(|j| class(t, i, *j, DeviceKind::Nic) == "PIX").count()
+                };
+                assert_eq!(near(&a), near(&b), "{name} {i}");
+            }
+        }
+    }
+    let (a, b) = (ours("mi250x.toml"), Topology::read(&dir.join("rccl-xml/topo_16p1h.xml")).unwrap());
+    let xgmi = |t: &Topology| {
+        let links = t.links().filter(|(.., l)| l.kind == LinkKind::Xgmi);
+        let mut all: Vec<_> = links.map(|(_, x, y, l)| (t.device(x).index, t.device(y).index, l.lanes)).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(xgmi(&a), xgmi(&b));
+}
+
 /// What `topologies/` describes survives NCCL's format too.
 #[test]
 fn machines_go_through_nccls_format() {

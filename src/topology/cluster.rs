@@ -59,7 +59,7 @@ impl Topology {
         let bare = self.of_kind(DeviceKind::NetSwitch).is_empty();
         let own = fabric.is_none() && !bare;
         let mut shared: Vec<Option<DeviceId>> = vec![None; devices];
-        for (id, d) in self.devices().filter(|(_, d)| own && d.host.is_none()) {
+        for (id, d) in self.devices().filter(|(_, d)| d.host.is_none() && (own || d.kind != DeviceKind::NetSwitch)) {
             shared[id.0.index()] = Some(all.add_device(d.clone())?);
         }
         for (_, a, b, link) in self.links() {

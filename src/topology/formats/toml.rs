@@ -53,6 +53,7 @@ struct RawDevice {
     #[serde(default)]
     name: String,
     host: Option<usize>,
+    shared: Option<Spanned<bool>>,
     index: Option<usize>,
     bus: Option<Spanned<Value>>,
     numa: Option<Spanned<Value>>,
@@ -230,8 +231,14 @@ fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Re
         return Err(place.error(Some(raw.id.span()), &field("id"), why));
     }
     let n = ids.len();
-    let host = match raw.kind {
-        DeviceKind::NetSwitch => raw.host,
+    let shared = raw.shared.as_ref().filter(|s| *s.get_ref());
+    let host = match (raw.kind, shared) {
+        (DeviceKind::NetSwitch, _) => raw.host,
+        (DeviceKind::NvSwitch, Some(_)) if raw.host.is_none() => None,
+        (_, Some(at)) => {
+            let why = "only an nv-switch without a host can be shared by hosts; a net-switch always is";
+            return Err(place.error(Some(at.span()), &field("shared"), why));
+        }
         _ => Some(raw.host.unwrap_or(0)),
     };
     if host.is_some_and(|h| h > range::MAX) {
@@ -421,6 +428,7 @@ fn device_text(d: &Device) -> String {
     };
     line("name", (!d.name.is_empty()).then(|| quoted(&d.name)));
     line("host", d.host.map(|h| h.to_string()));
+    line("shared", (d.host.is_none() && d.kind != DeviceKind::NetSwitch).then(|| "true".into()));
     line("index", Some(d.index.to_string()));
     line("bus", d.bus.as_deref().map(quoted));
     line("numa", d.numa.map(|n| n.to_string()));
