@@ -443,3 +443,50 @@ fn the_fuzzers_seeds_hold() {
     }
     assert!(seen >= 18);
 }
+
+/// Every small file of the fuzzer's, cut anywhere and in other clothes: an error that names the file, or a topology.
+#[test]
+fn cut_and_re_encoded_files_are_read_or_refused() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/topology");
+    let odd = std::env::temp_dir().join(format!("topocoll-odd-{}", std::process::id()));
+    let name = odd.display().to_string();
+    for file in std::fs::read_dir(dir).unwrap() {
+        let path = file.unwrap().path();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let plain = Topology::parse(&text, &name, None);
+        let facts = |t: Topology| (t.devices().count(), t.links().count());
+        let wide: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for bytes in [
+            [&[0xef, 0xbb, 0xbf], text.as_bytes()].concat(),
+            [&[0xff, 0xfe], wide.as_slice()].concat(),
+            text.replace('\n', "\r\n").into_bytes(),
+        ] {
+            std::fs::write(&odd, bytes).unwrap();
+            match (Topology::read(&odd), plain.clone()) {
+                (Ok(a), Ok(b)) => assert_eq!(facts(a), facts(b), "{}", path.display()),
+                (Err(e), Err(_)) => assert!(e.to_string().contains(&name), "{e}"),
+                (a, b) => panic!("{}: {:?} {:?}", path.display(), a.err(), b.err()),
+            }
+        }
+        for cut in (0..text.len()).step_by(text.len() / 40 + 1).filter(|c| text.is_char_boundary(*c)) {
+            if let Err(e) = Topology::parse(&text[..cut], "cut", None) {
+                assert!(e.to_string().starts_with("cut"), "{e}");
+            }
+        }
+    }
+    std::fs::write(&odd, b"name = 'x'\nid = '\xe9'\n").unwrap();
+    let error = Topology::read(&odd).unwrap_err().to_string();
+    assert!(error.contains(":2: this is no UTF-8 text"), "{error}");
+    let large = std::fs::File::create(&odd).unwrap();
+    large.set_len(1 << 30).unwrap();
+    let error = Topology::read(&odd).unwrap_err().to_string();
+    assert!(error.contains("larger than 16 MiB"), "{error}");
+    std::fs::remove_file(&odd).unwrap();
+    // A thousand million laughs, and a file of the host: refused before anything is expanded.
+    for bomb in [
+        "<!DOCTYPE s [<!ENTITY a \"ha\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;&a;&a;\">]><system><cpu numaid=\"&b;\"/></system>",
+        "<!DOCTYPE s [<!ENTITY f SYSTEM \"file:///etc/passwd\">]><topology version=\"2.0\">&f;</topology>",
+    ] {
+        assert!(Topology::parse(bomb, "bomb", None).unwrap_err().to_string().contains("bomb"));
+    }
+}

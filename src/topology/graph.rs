@@ -27,6 +27,7 @@ pub struct Topology {
     pub(super) graph: DiGraph<Device, Link>,
     pub(super) ids: HashMap<String, NodeIndex>,
     pub(super) notices: Vec<String>,
+    counts: HashMap<(DeviceKind, Option<usize>), usize>,
     /// How it was made of one host; none once it was changed.
     pub(super) recipe: Option<Box<Recipe>>,
 }
@@ -51,6 +52,7 @@ impl Topology {
             graph: DiGraph::new(),
             ids: HashMap::new(),
             notices: Vec::new(),
+            counts: HashMap::new(),
             recipe: None,
         }
     }
@@ -84,6 +86,7 @@ impl Topology {
             return Err(Error::Topology(format!("there are two devices `{}`; ids must differ", device.id)));
         }
         self.recipe = None;
+        *self.counts.entry((device.kind, device.host)).or_default() += 1;
         let id = device.id.clone();
         let node = self.graph.add_node(device);
         self.ids.insert(id, node);
@@ -164,9 +167,33 @@ impl Topology {
         found
     }
 
+    /// How many devices of a kind were added to a host; where no host is given, to none. Asked for each device that a
+    /// reader adds, so it must not look at all of them.
+    pub(super) fn count(&self, kind: DeviceKind, host: Option<usize>) -> usize {
+        self.counts.get(&(kind, host)).copied().unwrap_or(0)
+    }
+
     /// How many hosts.
     pub fn hosts(&self) -> usize {
         self.graph.node_weights().filter_map(|d| d.host).max().map_or(0, |h| h + 1)
+    }
+
+    /// For each link, by index, whether there is one alike in the other direction. Asking the graph link by link would
+    /// take as long as the square of a switch's ports.
+    pub(super) fn two_way(&self) -> Vec<bool> {
+        let mut by_ends: HashMap<(NodeIndex, NodeIndex, LinkKind), Vec<&Link>> = HashMap::new();
+        for e in self.graph.edge_references() {
+            let alike = by_ends.entry((e.source(), e.target(), e.weight().kind)).or_default();
+            // Parallel links are few where they mean anything.
+            if alike.len() < 64 {
+                alike.push(e.weight());
+            }
+        }
+        let back = |e: petgraph::graph::EdgeReference<'_, Link>| {
+            let others = by_ends.get(&(e.target(), e.source(), e.weight().kind));
+            others.is_some_and(|o| o.contains(&e.weight()))
+        };
+        self.graph.edge_references().map(back).collect()
     }
 
     /// NICs that lead to other hosts: those with a network, or, where none has one yet, those that may get one.

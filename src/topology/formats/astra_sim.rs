@@ -88,10 +88,13 @@ fn join(t: &mut Topology, shape: Shape, group: &[DeviceId], link: &Link, network
         }
         Shape::Switch => {
             let kind = if network { DeviceKind::NetSwitch } else { DeviceKind::NvSwitch };
-            let index = t.devices().filter(|(_, d)| d.kind == kind).count();
             let host = if network { None } else { t.device(group[0]).host };
+            let index = t.count(kind, host);
+            let first = &t.device(group[0]).id;
+            let prefix =
+                first.rsplit_once('/').filter(|_| !network).map_or(String::new(), |(host, _)| format!("{host}/"));
             let word = if network { "switch" } else { "nvswitch" };
-            let device = Device { host, ..Device::new(format!("{word}{index}"), kind, index, file) };
+            let device = Device { host, ..Device::new(format!("{prefix}{word}{index}"), kind, index, file) };
             let switch = t.add_device(device)?;
             group.iter().for_each(|a| t.connect(*a, switch, link.clone()));
         }

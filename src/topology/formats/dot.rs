@@ -13,9 +13,15 @@ impl Topology {
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{line}");
         };
-        for host in 0..self.hosts() {
+        let mut of_host: Vec<Vec<DeviceId>> = vec![Vec::new(); self.hosts()];
+        for (id, d) in self.devices() {
+            if let Some(host) = d.host {
+                of_host[host].push(id);
+            }
+        }
+        for (host, devices) in of_host.into_iter().enumerate().filter(|(_, d)| !d.is_empty()) {
             put(format!("  subgraph cluster_host{host} {{\n    label=\"host {host}\"; color=gray;"));
-            for (id, _) in self.devices().filter(|(_, d)| d.host == Some(host)) {
+            for id in devices {
                 put(format!("    {}", self.node(id)));
             }
             put("  }".into());
@@ -24,8 +30,9 @@ impl Topology {
             put(format!("  {}", self.node(id)));
         }
         let mut drawn = std::collections::HashSet::new();
-        for (_, a, b, link) in self.links().filter(|(_, a, b, _)| a != b) {
-            let same_back = self.links_between(b, a).any(|l| l == link);
+        let two_way = self.two_way();
+        for (id, a, b, link) in self.links().filter(|(_, a, b, _)| a != b) {
+            let same_back = two_way[id.0.index()];
             if same_back && !drawn.insert((a.min(b), a.max(b), link.kind)) {
                 continue;
             }
@@ -51,10 +58,6 @@ impl Topology {
             DeviceKind::PciSwitch | DeviceKind::NvSwitch | DeviceKind::NetSwitch => "ellipse",
         };
         format!("{} [shape={shape}];", quote(&d.id))
-    }
-
-    fn links_between(&self, a: DeviceId, b: DeviceId) -> impl Iterator<Item = &crate::topology::Link> {
-        self.graph.edges_connecting(a.0, b.0).map(|e| e.weight())
     }
 }
 

@@ -13,6 +13,9 @@ use crate::{Error, Result};
 /// Bits of a cpuset: hardware threads of a machine.
 const MAX_PUS: usize = 1 << 16;
 
+/// NUMA nodes of a machine; each is joined with each.
+const MAX_NODES: usize = 1024;
+
 const NO_FIGURE: &str = "assumed: hwloc has no figure; measure with `topo-bench links`";
 
 /// Reads an export. `source` is what its facts are said to be from, and what errors call it.
@@ -42,7 +45,14 @@ pub(in crate::topology) fn read(text: &str, name: &str, source: &str) -> Result<
         // hwloc does not say how NUMA nodes are joined, only that they are.
         cpus[i + 1..].iter().for_each(|(_, b)| t.connect(*a, *b, Link::new(LinkKind::CpuInterconnect, NO_FIGURE)));
     }
-    let mut pci = Pci { cpus, source, switches: HashMap::new(), unknown_speed: Vec::new(), unknown_place: Vec::new() };
+    let mut pci = Pci {
+        cpus,
+        source,
+        switches: HashMap::new(),
+        is_switch: HashMap::new(),
+        unknown_speed: Vec::new(),
+        unknown_place: Vec::new(),
+    };
     for object in machine.of(&["PCIDev"]) {
         pci.add(&mut t, *object)?;
     }
@@ -53,6 +63,8 @@ pub(in crate::topology) fn read(text: &str, name: &str, source: &str) -> Result<
 /// All objects of the export by type.
 struct Machine<'a> {
     by_type: HashMap<&'a str, Vec<Node<'a, 'a>>>,
+    /// Their cpusets, read once.
+    sets: HashMap<NodeId, Vec<usize>>,
     /// Hardware threads that may be used.
     allowed: Option<Vec<usize>>,
 }
@@ -60,12 +72,20 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn new(doc: &'a Document<'a>) -> Self {
         let mut by_type: HashMap<&str, Vec<Node<'_, '_>>> = HashMap::new();
+        let mut sets = HashMap::new();
         for object in doc.descendants().filter(|n| n.has_tag_name("object")) {
+            if let Some(set) = object.attribute("cpuset") {
+                sets.insert(object.id(), bits(set));
+            }
             by_type.entry(kind_of(object)).or_default().push(object);
         }
         let machine = by_type.get("Machine").and_then(|m| m.first().copied());
         let allowed = machine.and_then(|m| m.attribute("allowed_cpuset")).map(bits);
-        Self { by_type, allowed }
+        Self { by_type, sets, allowed }
+    }
+
+    fn set(&self, object: &Node<'_, '_>) -> &[usize] {
+        self.sets.get(&object.id()).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Objects of any of these types, in document order within each.
@@ -81,10 +101,24 @@ impl<'a> Machine<'a> {
             // Version 1 has no NUMA node where there is only one.
             nodes = machines;
         }
+        if nodes.len() > MAX_NODES {
+            return Err(Error::in_file(
+                source,
+                None,
+                "NUMANode",
+                format!("{} of them; {MAX_NODES} are the most", nodes.len()),
+            ));
+        }
+        // Cores by their first hardware thread, which tells the node they are in.
+        let mut cores: HashMap<usize, usize> = HashMap::new();
+        for first in self.of(&["Core"]).iter().filter_map(|c| self.set(c).first()) {
+            *cores.entry(*first).or_default() += 1;
+        }
+        let machine_model = self.of(&["Machine"]).first().and_then(|m| info_of(**m, "CPUModel"));
         let mut seen: Vec<Vec<usize>> = Vec::new();
         for node in nodes {
             let number = node.attribute("os_index").and_then(|n| n.parse().ok()).unwrap_or(seen.len());
-            let mut pus = cpuset(node);
+            let mut pus = self.set(node).to_vec();
             if let Some(allowed) = &self.allowed {
                 pus.retain(|p| allowed.binary_search(p).is_ok());
             }
@@ -92,8 +126,8 @@ impl<'a> Machine<'a> {
                 t.notice(format!("NUMA node {number} has memory and no cores of its own; no rank is placed there"));
                 continue;
             }
-            let inside = |o: &&&Node<'_, '_>| is_subset(&cpuset(o), &cpuset(node));
-            let around = |o: &&&Node<'_, '_>| is_subset(&cpuset(node), &cpuset(o));
+            let inside = |o: &&&Node<'_, '_>| is_subset(self.set(o), self.set(node));
+            let around = |o: &&&Node<'_, '_>| is_subset(self.set(node), self.set(o));
             let cache = |level: &str, old: &str| {
                 let all = self.of(&[level, "Cache"]);
                 let level =
@@ -104,7 +138,7 @@ impl<'a> Machine<'a> {
             let package = packages.iter().position(|p| around(&p));
             let info = CpuInfo {
                 package: package.unwrap_or(0),
-                cores: self.of(&["Core"]).iter().filter(inside).count(),
+                cores: self.set(node).iter().filter_map(|p| cores.get(p)).sum(),
                 pus: pus.clone(),
                 l1d: cache("L1Cache", "1"),
                 l2: cache("L2Cache", "2"),
@@ -113,11 +147,10 @@ impl<'a> Machine<'a> {
                 ..CpuInfo::default()
             };
             let model = package.and_then(|p| info_of(*packages[p], "CPUModel"));
-            let machine_model = || self.of(&["Machine"]).first().and_then(|m| info_of(**m, "CPUModel"));
             seen.push(pus);
             let index = seen.len() - 1;
             let id = t.add_device(Device {
-                name: model.or_else(machine_model).unwrap_or_default(),
+                name: model.or_else(|| machine_model.clone()).unwrap_or_default(),
                 numa: Some(number),
                 cpu: Some(info),
                 ..Device::new(format!("cpu{index}"), DeviceKind::Cpu, index, source)
@@ -133,6 +166,8 @@ struct Pci<'s> {
     cpus: Vec<(usize, DeviceId)>,
     source: &'s str,
     switches: HashMap<NodeId, DeviceId>,
+    /// What was found of bridges; one may have thousands below it.
+    is_switch: HashMap<NodeId, bool>,
     unknown_speed: Vec<String>,
     unknown_place: Vec<String>,
 }
@@ -149,7 +184,7 @@ impl Pci<'_> {
             name = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
         }
         let word = if kind == DeviceKind::Gpu { "gpu" } else { "nic" };
-        let index = t.devices().filter(|(_, d)| d.kind == kind).count();
+        let index = t.count(kind, Some(0));
         let numa = numa(object);
         let id = format!("{word}{index}");
         let vendor = object.attribute("pci_type").map_or(0, |t| pci_type(t).1);
@@ -168,7 +203,8 @@ impl Pci<'_> {
     /// The switch or CPU that an object hangs on.
     fn above(&mut self, t: &mut Topology, object: Node<'_, '_>, name: &str, numa: Option<usize>) -> Result<DeviceId> {
         let mut bridges = object.ancestors().skip(1).take_while(|n| kind_of(*n) == "Bridge");
-        if let Some(bridge) = bridges.find(|b| is_switch(*b)) {
+        let known = &mut self.is_switch;
+        if let Some(bridge) = bridges.find(|b| *known.entry(b.id()).or_insert_with(|| is_switch(*b))) {
             if let Some(id) = self.switches.get(&bridge.id()) {
                 return Ok(*id);
             }
@@ -229,10 +265,6 @@ fn info_of(node: Node<'_, '_>, name: &str) -> Option<String> {
     let infos = node.children().filter(|n| n.has_tag_name("info"));
     let value = infos.filter(|n| n.attribute("name") == Some(name)).find_map(|n| n.attribute("value"));
     value.map(|v| v.trim().to_string()).filter(|v| !v.is_empty())
-}
-
-fn cpuset(node: &Node<'_, '_>) -> Vec<usize> {
-    node.attribute("cpuset").map(bits).unwrap_or_default()
 }
 
 /// `0x000000ff,0xffffffff`: words of 32 bits, the highest first. Sets without end are cut.

@@ -15,6 +15,9 @@ use crate::{Error, Result};
 /// How deep elements may be nested: a PCI tree has a handful of levels.
 const MAX_DEPTH: usize = 64;
 
+/// NUMA nodes of a machine; each is joined with each.
+const MAX_CPUS: usize = 1024;
+
 pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
     let fail = |line, field: &str, message: String| Error::in_file(file, line, field, message);
     let doc = Document::parse(text)
@@ -27,7 +30,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
     let mut reader = Reader {
         t: Topology::new(file.rsplit('/').next().unwrap_or(file)),
         file,
-        doc: &doc,
+        starts: std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect(),
         by_bus: HashMap::new(),
         nvlinks: Vec::new(),
         switches: 0,
@@ -35,6 +38,9 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
     reader.t.source = format!("NCCL topology file {file}");
     let mut cpus = 0;
     for (i, cpu) in root.children().filter(|n| n.has_tag_name("cpu")).enumerate() {
+        if i >= MAX_CPUS {
+            return Err(fail(Some(reader.line(cpu)), "cpu", format!("more than {MAX_CPUS} of them")));
+        }
         reader.cpu(cpu, i)?;
         cpus += 1;
     }
@@ -49,7 +55,8 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
 struct Reader<'a> {
     t: Topology,
     file: &'a str,
-    doc: &'a Document<'a>,
+    /// Where each line begins.
+    starts: Vec<usize>,
     by_bus: HashMap<String, DeviceId>,
     /// From, target, count, class of the target, kind, and where.
     nvlinks: Vec<(DeviceId, String, u32, String, LinkKind, usize)>,
@@ -58,7 +65,8 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn line(&self, node: Node<'_, '_>) -> usize {
-        self.doc.text_pos_at(node.range().start).row as usize
+        // The document's own way to a line reads all before it.
+        self.starts.partition_point(|start| *start <= node.range().start)
     }
 
     fn error(&self, node: Node<'_, '_>, attribute: &str, message: String) -> Error {
@@ -78,7 +86,7 @@ impl<'a> Reader<'a> {
     }
 
     fn add(&mut self, node: Node<'_, '_>, kind: DeviceKind, id: String, numa: Option<usize>) -> Result<DeviceId> {
-        let index = self.t.devices().filter(|(_, d)| d.kind == kind).count();
+        let index = self.t.count(kind, Some(0));
         // What the file says beyond what a device holds is kept, for writing it again.
         let used = ["busid", "numaid", "link_speed", "link_width", "name", "speed"];
         let extra: BTreeMap<String, String> = node
@@ -137,14 +145,14 @@ impl<'a> Reader<'a> {
         // A <nic> inside a bridge is not the bridge's.
         let nic = nic.filter(|_| !class.starts_with("0x0604"));
         let id = if gpu.is_some() || nic.is_none() && is_gpu(class) {
-            let count = self.t.devices().filter(|(_, d)| d.kind == DeviceKind::Gpu).count();
+            let count = self.t.count(DeviceKind::Gpu, Some(0));
             let id = self.add(node, DeviceKind::Gpu, format!("gpu{count}"), Some(numa))?;
             if let Some(gpu) = gpu {
                 self.gpu(gpu, id)?;
             }
             id
         } else if nic.is_some() || class.starts_with("0x0207") || class.starts_with("0x0200") {
-            let count = self.t.devices().filter(|(_, d)| d.kind == DeviceKind::Nic).count();
+            let count = self.t.count(DeviceKind::Nic, Some(0));
             if let Some(nic) = nic {
                 return self.nic(nic, parent, numa, Some((node, bus, link)));
             }
@@ -193,7 +201,7 @@ impl<'a> Reader<'a> {
         let class = pci.as_ref().and_then(|(n, ..)| n.attribute("class")).unwrap_or_default().to_string();
         let mut first = true;
         for net in ports {
-            let count = self.t.devices().filter(|(_, d)| d.kind == DeviceKind::Nic).count();
+            let count = self.t.count(DeviceKind::Nic, Some(0));
             let id = self.add(net, DeviceKind::Nic, format!("nic{count}"), Some(numa))?;
             let inward = match &pci {
                 Some((card, bus, link)) => {

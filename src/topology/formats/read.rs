@@ -43,15 +43,29 @@ impl Topology {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(large());
         }
-        let text = String::from_utf8(bytes).map_err(|e| {
-            let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-            Error::TopologyFile {
-                file: path.display().to_string(),
-                line: Some(line),
-                field: None,
-                message: "this is no UTF-8 text; a topology file is expected".into(),
-            }
+        let text = decode(bytes).map_err(|line| {
+            let why = "this is no UTF-8 text (nor UTF-16 with a mark of it); a topology file is expected";
+            Error::in_file(&path.display().to_string(), Some(line), "", why)
         })?;
         Self::parse(&text, &path.display().to_string(), format)
+    }
+}
+
+/// UTF-8, or UTF-16 with a byte order mark, as PowerShell's `>` writes; else the line where it is neither.
+fn decode(bytes: Vec<u8>) -> std::result::Result<String, usize> {
+    let wide = |order: fn([u8; 2]) -> u16| {
+        let units: Vec<u16> = bytes[2..].chunks_exact(2).map(|c| order([c[0], c[1]])).collect();
+        String::from_utf16(&units).map_err(|_| 1)
+    };
+    match bytes.as_slice() {
+        [0xff, 0xfe, ..] => wide(u16::from_le_bytes),
+        [0xfe, 0xff, ..] => wide(u16::from_be_bytes),
+        _ => {
+            let text = String::from_utf8(bytes).map_err(|e| {
+                let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+                good.iter().filter(|b| **b == b'\n').count() + 1
+            })?;
+            Ok(text.strip_prefix('\u{feff}').map(String::from).unwrap_or(text))
+        }
     }
 }

@@ -244,7 +244,7 @@ fn devices(t: &mut Topology, place: &Place<'_>, raw: &RawDevice, at: &str) -> Re
     if host.is_some_and(|h| h > range::MAX) {
         return Err(place.error(Some(raw.id.span()), &field("host"), format!("hosts are 0 to {}", range::MAX)));
     }
-    let before = t.devices().filter(|(_, d)| d.kind == raw.kind && d.host == host).count();
+    let before = t.count(raw.kind, host);
     for (i, id) in ids.into_iter().enumerate() {
         let bus = place.one_of(&raw.bus, &field("bus"), i, n)?;
         let bus = bus.map(|b| b.as_str().map(String::from).ok_or(b)).transpose().map_err(|b| {

@@ -23,9 +23,10 @@ impl Topology {
                 of_host[host].push(id);
             }
         }
+        let several = self.hosts() > 1;
         for (host, mut devices) in of_host.into_iter().enumerate() {
             let mut depth = 1;
-            if self.hosts() > 1 {
+            if several {
                 match &self.recipe {
                     Some(recipe) => tree.line(1, &format!("hosts 0-{}, each", recipe.hosts - 1)),
                     None => tree.line(1, &format!("host {host}")),
@@ -145,8 +146,9 @@ impl Tree<'_> {
         let mut drawn = HashSet::new();
         // Neighbours in the file are mostly alike: their figures are put in words once.
         let mut before: Option<(&Link, String)> = None;
-        for (_, a, b, link) in t.links().filter(|(.., l)| l.kind != LinkKind::Pcie && wanted(l.kind)) {
-            let both = t.graph.edges_connecting(b.0, a.0).any(|e| e.weight() == link);
+        let two_way = t.two_way();
+        for (id, a, b, link) in t.links().filter(|(.., l)| l.kind != LinkKind::Pcie && wanted(l.kind)) {
+            let both = two_way[id.0.index()];
             if both && !drawn.insert((a.min(b), a.max(b), link.kind)) {
                 continue;
             }

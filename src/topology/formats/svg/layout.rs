@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use petgraph::visit::EdgeRef;
+
 use crate::topology::{DeviceId, DeviceKind, LinkKind, Topology};
 
 /// The width of a GPU or NIC with the space beside it, and the height of a row.
@@ -14,6 +16,8 @@ pub(super) const PAD: f64 = 14.0;
 const BOX: f64 = 36.0;
 /// Hosts that are drawn; of more, the first and the last.
 const MOST_HOSTS: usize = 4;
+/// Devices of a host that are drawn.
+const MOST_DEVICES: usize = 400;
 /// Switches of the network that are drawn in one row.
 const MOST_SWITCHES: usize = 24;
 
@@ -127,8 +131,7 @@ impl Layout {
         let mut edge: Vec<DeviceId> = seen.iter().copied().collect();
         let mut middle = 1;
         while !edge.is_empty() {
-            let near =
-                edge.iter().flat_map(|id| t.graph.edges(id.0)).map(|e| DeviceId(petgraph::visit::EdgeRef::target(&e)));
+            let near = edge.iter().flat_map(|id| t.graph.edges(id.0)).map(|e| DeviceId(e.target()));
             let next: BTreeSet<DeviceId> = near.filter(|d| outside(*d) && !seen.contains(d)).collect();
             seen.extend(&next);
             edge = next.into_iter().collect();
@@ -182,6 +185,8 @@ struct Host {
 impl Host {
     fn of(t: &Topology, host: usize) -> Self {
         let mut devices: Vec<DeviceId> = t.devices().filter(|(_, d)| d.host == Some(host)).map(|(id, _)| id).collect();
+        let more = devices.len().saturating_sub(MOST_DEVICES);
+        devices.truncate(MOST_DEVICES);
         let cpus: Vec<DeviceId> = t.of_kind(DeviceKind::Cpu).into_iter().filter(|c| devices.contains(c)).collect();
         let nv: Vec<DeviceId> = devices.iter().copied().filter(|d| t.device(*d).kind == DeviceKind::NvSwitch).collect();
         let depths = t.pcie_depths();
@@ -192,8 +197,16 @@ impl Host {
         let above = if cpus.len() > 2 { 54.0 } else { 0.0 };
         let first = 40.0 + above;
         let leaf_row = first + ROW * f64::from(deepest + u32::from(!cpus.is_empty()));
-        let mut tree =
-            Tree { t, depths: &depths, first, leaf_row, next: 2.0 * PAD, places: Vec::new(), frames: Vec::new() };
+        let mut tree = Tree {
+            t,
+            wanted: devices.iter().copied().collect(),
+            depths: &depths,
+            first,
+            leaf_row,
+            next: 2.0 * PAD,
+            places: Vec::new(),
+            frames: Vec::new(),
+        };
         for cpu in &cpus {
             tree.socket(*cpu);
         }
@@ -228,11 +241,12 @@ impl Host {
         }
         let height = bottom + 1.6 * PAD;
         let name = t.devices().find(|(_, d)| d.host == Some(host)).and_then(|(_, d)| d.extra.get("host").cloned());
+        let cut = if more > 0 { format!(" ({more} devices more are not drawn)") } else { String::new() };
         let title = match (t.hosts(), name) {
             (1, _) => t.name.clone(),
             (_, Some(name)) => format!("host {host}: {name}"),
             (_, None) => format!("host {host}"),
-        };
+        } + &cut;
         let place = Place { x: width / 2.0, y: height / 2.0, width, height, flipped: false, edge: 0.0 };
         frames.insert(0, Frame { place, title, host: true });
         Self { places, frames, width, height }
@@ -246,6 +260,7 @@ fn leaf(x: f64, y: f64) -> Place {
 /// Gives every GPU and NIC a column, and what is above them the middle of theirs.
 struct Tree<'a> {
     t: &'a Topology,
+    wanted: BTreeSet<DeviceId>,
     depths: &'a [Option<u32>],
     first: f64,
     leaf_row: f64,
@@ -285,14 +300,16 @@ impl Tree<'_> {
     /// Places what hangs on a device by PCIe; false where nothing does.
     fn below(&mut self, id: DeviceId) -> bool {
         let depth = |d: DeviceId| self.depths[d.0.index()];
-        let pcie = self.t.links().filter(|(_, a, _, l)| *a == id && l.kind == LinkKind::Pcie);
-        let mut children: Vec<DeviceId> = pcie.map(|(_, _, b, _)| b).filter(|b| depth(*b) > depth(id)).collect();
-        // What else is attached to a CPU directly, such as a GPU by C2C alone.
         let kind = |d: DeviceId| self.t.device(d).kind;
-        if kind(id) == DeviceKind::Cpu {
-            let c2c = self.t.links().filter(|(_, a, _, l)| *a == id && l.kind == LinkKind::NvLinkC2c);
-            children.extend(c2c.map(|(_, _, b, _)| b).filter(|b| depth(*b).is_none()));
-        }
+        let edges = self.t.graph.edges(id.0).map(|e| (DeviceId(e.target()), e.weight().kind));
+        // By PCIe, or, at a CPU, by a chip-to-chip link alone.
+        let c2c = |b: DeviceId| kind(id) == DeviceKind::Cpu && depth(b).is_none();
+        let below = edges.filter(|(b, k)| match k {
+            LinkKind::Pcie => depth(*b) > depth(id),
+            LinkKind::NvLinkC2c => c2c(*b),
+            _ => false,
+        });
+        let mut children: Vec<DeviceId> = below.map(|(b, _)| b).filter(|b| self.wanted.contains(b)).collect();
         // GPUs, then what is behind switches, then NICs, each as they are numbered.
         let rank = |d: DeviceId| match kind(d) {
             DeviceKind::Gpu => 0,
