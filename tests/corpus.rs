@@ -490,3 +490,49 @@ fn cut_and_re_encoded_files_are_read_or_refused() {
         assert!(Topology::parse(bomb, "bomb", None).unwrap_err().to_string().contains("bomb"));
     }
 }
+
+/// Edge lists with the least all-reduce that an independent tool found: converted, read, and no bound of ours says that
+/// it takes longer than it can.
+#[test]
+fn edge_lists_become_topologies_and_bounds_stay_below_the_truth() {
+    use topocoll::plan::{Collective, Placement, bound::bound};
+    let Some(dir) = corpus() else { return };
+    for name in ["dgx1", "a100x2", "h100x4", "mi250x1"] {
+        let text = std::fs::read_to_string(dir.join(format!("bounds/{name}.json"))).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let list = |key: &str| json[key].as_array().unwrap().clone();
+        let host = |id: &str| id.strip_prefix('h').and_then(|r| r.split_once('.')?.0.parse::<usize>().ok());
+        let kind = |id: &str| match id {
+            s if list("ranks").iter().any(|r| r == s) => "gpu",
+            s if s.ends_with("nvswitch") => "nv-switch",
+            s if s.contains("nic") => "nic",
+            _ => "net-switch",
+        };
+        let mut toml = format!("name = '{name}'\n");
+        for id in list("ranks").iter().chain(&list("switches")).map(|d| d.as_str().unwrap()) {
+            toml += &format!("[[device]]\nkind = '{}'\nid = '{id}'\n", kind(id));
+            if let Some(host) = host(id) {
+                toml += &format!("host = {host}\n");
+            }
+        }
+        for l in list("links_gb_per_s_each_way") {
+            let (a, b, rate) = (l[0].as_str().unwrap(), l[1].as_str().unwrap(), l[2].as_f64().unwrap());
+            let wire = match (kind(a), kind(b)) {
+                (_, "net-switch") | ("net-switch", _) => "infiniband",
+                (_, "nic") | ("nic", _) => "pcie",
+                _ => "nvlink",
+            };
+            toml += &format!("[[link]]\nkind = '{wire}'\nfrom = '{a}'\nto = '{b}'\nnominal = '{rate} GB/s'\n");
+        }
+        let t = Topology::from_toml(&toml, name).unwrap();
+        assert_eq!(t.devices().count(), list("ranks").len() + list("switches").len(), "{name}");
+        assert_eq!(t.links().count(), 2 * list("links_gb_per_s_each_way").len(), "{name}");
+        assert_eq!(Topology::from_toml(&t.to_toml(), "again").unwrap(), t);
+        let gpus = t.of_kind(DeviceKind::Gpu);
+        assert!(gpus.iter().all(|g| t.route(gpus[0], *g).is_some()), "{name}");
+        let least = bound(&t, &Placement::gpus(&t).unwrap(), Collective::AllReduce, 1 << 40).bandwidth;
+        let algbw = (1u64 << 40) as f64 / least / 1e9;
+        let truth = json["least_all_reduce_algbw_gb_per_s"].as_f64().unwrap();
+        assert!(algbw >= truth * 0.9999, "{name}: {algbw} GB/s, but {truth} is reached");
+    }
+}
