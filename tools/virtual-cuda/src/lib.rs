@@ -1,4 +1,4 @@
-//! A `libnvidia-ml` that stands in for the machine in the topology file that `VIRTUAL_CUDA_TOPOLOGY` names, so that what
+//! A `libnvidia-ml` and a `libcuda` that stand in for the machine in the topology file that `VIRTUAL_CUDA_TOPOLOGY` names, so that what
 //! asks it can be tested without a GPU.
 //!
 //! GPUs need a `bus`. What is asked of them comes from their `extra`: `uuid`, `gpu.sm`, `memory`, `nvlinks` (how many
@@ -7,5 +7,6 @@
 // All of this is the far side of an FFI.
 #![allow(unsafe_code)]
 
+mod cuda;
 mod machine;
 mod nvml;

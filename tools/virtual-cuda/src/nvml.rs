@@ -30,7 +30,7 @@ fn answer<T>(handle: Handle, out: *mut T, ask: impl FnOnce(&Gpu) -> Option<T>) -
 }
 
 /// Writes a text as C has it.
-fn text(to: *mut c_char, length: c_uint, value: &str) -> Code {
+pub(crate) fn text(to: *mut c_char, length: c_uint, value: &str) -> Code {
     let bytes = value.as_bytes();
     if bytes.len() + 1 > length as usize {
         return sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;

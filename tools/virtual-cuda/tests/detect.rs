@@ -41,12 +41,17 @@ impl Seen {
 }
 
 fn detect(host: &Host, machine: Option<&str>, env: &[(&str, &str)]) -> Seen {
+    detect_by("libnvidia-ml.so.1", host, machine, env)
+}
+
+/// With the stand-in under one library's name only.
+fn detect_by(library: &str, host: &Host, machine: Option<&str>, env: &[(&str, &str)]) -> Seen {
     let mut command = Command::new(env!("CARGO_BIN_EXE_detect"));
     command.env("HWLOC_FSROOT", &host.root).env_remove("CUDA_VISIBLE_DEVICES").env_remove("TOPOCOLL_TOPOLOGY");
     if let Some(text) = machine {
         host.file("machine.toml", text);
         let driver = host.root.join("driver");
-        let driver = if driver.is_dir() { driver } else { host::driver(host) };
+        let driver = if driver.is_dir() { driver } else { host::driver(host, library) };
         command.env("VIRTUAL_CUDA_TOPOLOGY", host.root.join("machine.toml"));
         command.env("HWLOC_THISSYSTEM", "1").env("LD_LIBRARY_PATH", driver);
     }
@@ -313,6 +318,22 @@ fn without_a_driver_the_bus_tells() {
     h.file("proc/driver/nvidia/gpus/0000:83:00.0/information", "Model: \t\t Tesla T4\nGPU UUID: \t GPU-ff\n");
     let seen = detect(&h, None, &[]);
     assert_eq!(seen.device("0000:83:00.0").1.name, "Tesla T4");
+}
+
+/// CUDA knows the GPUs and applies CUDA_VISIBLE_DEVICES itself, but sees no NVLink.
+#[test]
+fn without_nvml_cuda_names_the_gpus() {
+    let h = host("cuda");
+    let two =
+        MACHINE.split("[[device]]").filter(|d| !d.contains("bus = \"0000:83")).collect::<Vec<_>>().join("[[device]]");
+    let seen = detect_by("libcuda.so.1", &h, Some(&two), &[("CUDA_VISIBLE_DEVICES", "1,0")]);
+    assert_eq!(seen.t.of_kind(DeviceKind::Gpu).len(), 2, "{}", seen.notices);
+    let (_, facts) = seen.device("0000:03:00.0");
+    assert_eq!((facts.name.as_str(), facts.extra["gpu.sm"].as_str()), ("NVIDIA H100", "90"));
+    assert_eq!(facts.extra["memory"], "85899345920");
+    assert_eq!(seen.class("gpu0", "gpu1"), "PIX");
+    seen.has("NVLinks cannot be seen");
+    seen.has("0000:83:00.0: on the PCI bus, but the CUDA driver does not give it");
 }
 
 /// Trees captured by hwloc's authors, where they are at hand.

@@ -149,11 +149,11 @@ pub fn library() -> PathBuf {
 }
 
 /// A folder with the stand-in under the real library's name.
-pub fn driver(host: &Host) -> PathBuf {
+pub fn driver(host: &Host, name: &str) -> PathBuf {
     let dir = host.root.join("driver");
     fs::create_dir_all(&dir).unwrap();
     let library = library();
     assert!(library.is_file(), "{} was not built", library.display());
-    symlink(library, dir.join("libnvidia-ml.so.1")).unwrap();
+    symlink(library, dir.join(name)).unwrap();
     dir
 }
