@@ -1,6 +1,8 @@
 //! What hurts on a machine: links that trained down, NICs on the wrong side, ports that are down, peers that may not
 //! reach each other; what each costs, and what people do about it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::plan::bound::bound;
@@ -27,9 +29,10 @@ pub struct Finding {
 /// Bytes of the all-reduce whose bound is taken: large enough that bandwidth alone counts.
 const MESSAGE: u64 = 1 << 40;
 
-/// Everything found on one host, the costliest (by the share that is lost) first.
+/// Everything found, the costliest (by the share that is lost) first. Hosts that are alike are looked at once.
 pub fn check(t: &Topology) -> Vec<Finding> {
-    let check = Check { t, rails: t.rails() };
+    let t = t.distinct();
+    let check = Check { t, rails: t.rails(), parents: t.parents() };
     let mut found = Vec::new();
     check.trained(&mut found);
     check.nvlinks(&mut found);
@@ -46,6 +49,8 @@ pub fn check(t: &Topology) -> Vec<Finding> {
 struct Check<'t> {
     t: &'t Topology,
     rails: Vec<DeviceId>,
+    /// What each device hangs on by PCIe, by index.
+    parents: Vec<Option<DeviceId>>,
 }
 
 impl Check<'_> {
@@ -57,11 +62,18 @@ impl Check<'_> {
         self.t.device(d).extra.get(key)?.parse().ok()
     }
 
+    /// Devices in groups of one host each.
+    fn by_host(&self, devices: &[DeviceId]) -> Vec<Vec<DeviceId>> {
+        let mut hosts: BTreeMap<Option<usize>, Vec<DeviceId>> = BTreeMap::new();
+        devices.iter().for_each(|d| hosts.entry(self.t.device(*d).host).or_default().push(*d));
+        hosts.into_values().collect()
+    }
+
     /// The link from a device to what it hangs on by PCIe.
     fn up(&self, d: DeviceId) -> Option<(LinkId, &Link)> {
-        let parent = self.t.above(d)?;
-        let mut links = self.t.links();
-        links.find(|(_, a, b, l)| (*a, *b) == (d, parent) && l.kind == LinkKind::Pcie).map(|(id, _, _, l)| (id, l))
+        let parent = self.parents[d.0.index()]?;
+        let mut links = self.t.links_from(d);
+        links.find(|(_, to, l)| *to == parent && l.kind == LinkKind::Pcie).map(|(id, _, l)| (id, l))
     }
 
     /// The bound of an all-reduce over all GPUs, as algbw; none where there are fewer than two.
@@ -84,15 +96,15 @@ impl Check<'_> {
     }
 
     fn port(&self, nic: DeviceId) -> f64 {
-        let ports = self.t.links().filter(|(_, a, _, l)| *a == nic && l.kind.is_network());
-        ports.map(|(.., l)| l.bound_bandwidth()).fold(0.0, f64::max)
+        let ports = self.t.links_from(nic).map(|(.., l)| l).filter(|l| l.kind.is_network());
+        ports.map(Link::bound_bandwidth).fold(0.0, f64::max)
     }
 
     fn trained(&self, found: &mut Vec<Finding>) {
         for (d, device) in self.t.devices() {
             let most = self.extra::<f64>(d, "pcie.max-speed").zip(self.extra::<u32>(d, "pcie.max-width"));
             let (Some((speed, width)), Some((id, link))) = (most, self.up(d)) else { continue };
-            if device.extra.contains_key("pcie.trained")
+            if device.extra.contains_key("pcie.claimed")
                 || !(1..=64).contains(&width)
                 || !(0.1..1000.0).contains(&speed)
             {
@@ -127,14 +139,10 @@ impl Check<'_> {
     }
 
     fn nvlinks(&self, found: &mut Vec<Finding>) {
-        let lanes = |g: DeviceId| -> u32 {
-            let own =
-                self.t.links().filter(|(_, a, _, l)| *a == g && matches!(l.kind, LinkKind::NvLink | LinkKind::Xgmi));
-            own.map(|(.., l)| l.lanes).sum()
-        };
-        for host in 0..self.t.hosts() {
-            let gpus = self.t.of_kind(DeviceKind::Gpu).into_iter().filter(|g| self.t.device(*g).host == Some(host));
-            let counts: Vec<(DeviceId, u32)> = gpus.map(|g| (g, lanes(g))).collect();
+        let fast = |l: &Link| matches!(l.kind, LinkKind::NvLink | LinkKind::Xgmi);
+        let lanes = |g: DeviceId| self.t.links_from(g).map(|(.., l)| l).filter(|l| fast(l)).map(|l| l.lanes).sum();
+        for gpus in self.by_host(&self.t.of_kind(DeviceKind::Gpu)) {
+            let counts: Vec<(DeviceId, u32)> = gpus.into_iter().map(|g| (g, lanes(g))).collect();
             let most = counts.iter().map(|(_, n)| *n).max().unwrap_or(0);
             for (gpu, up) in counts {
                 // A GPU that has links and none up is a card without a bridge, not a fault.
@@ -178,20 +186,18 @@ impl Check<'_> {
     fn far_nics(&self, found: &mut Vec<Finding>) {
         for gpu in self.t.of_kind(DeviceKind::Gpu).into_iter().filter(|_| !self.rails.is_empty()) {
             let host = self.t.device(gpu).host;
-            let (plain, wired) = (self.t.routes_by_pcie(gpu), self.t.routes_from(gpu));
+            let plain = self.t.routes_by_pcie(gpu);
             let near = self.rails.iter().filter(|n| self.t.device(**n).host == host);
             let routes = near.filter_map(|n| Some((*n, plain[n.0.index()].as_ref()?)));
             let best = routes.min_by(|a, b| a.1.class.cmp(&b.1.class).then(b.1.bandwidth.total_cmp(&a.1.bandwidth)));
             let Some((nic, route)) = best.filter(|(_, r)| r.class == PathClass::Sys) else { continue };
             let (name, nic_name) = (self.id(gpu), self.id(nic));
-            let way = wired[nic.0.index()]
-                .as_ref()
-                .filter(|r| r.class == PathClass::Pxn)
-                .map(|_| ", which NVLink to a GPU near a NIC avoids (PXN)".to_string());
+            let avoided = self.t.route(gpu, nic).is_some_and(|r| r.class == PathClass::Pxn);
+            let way = if avoided { ", which NVLink to a GPU near a NIC avoids (PXN)" } else { "" };
             let port = self.port(nic);
             found.push(Finding {
                 devices: vec![name.clone(), nic_name.clone()],
-                what: format!("the nearest NIC of {name} is {nic_name}, on another socket{}", way.unwrap_or_default()),
+                what: format!("the nearest NIC of {name} is {nic_name}, on another socket{way}"),
                 measure: format!("what {name} reaches of {nic_name} over PCIe"),
                 now: route.bandwidth.min(port),
                 could: port.max(route.bandwidth.min(port)),
@@ -204,9 +210,8 @@ impl Check<'_> {
     }
 
     fn unequal_nics(&self, found: &mut Vec<Finding>) {
-        for host in 0..self.t.hosts() {
-            let here: Vec<DeviceId> =
-                self.rails.iter().copied().filter(|n| self.t.device(*n).host == Some(host)).collect();
+        for here in self.by_host(&self.rails) {
+            let host = here.first().and_then(|n| self.t.device(*n).host).unwrap_or(0);
             let rates: Vec<f64> = here.iter().map(|n| self.port(*n)).collect();
             let (least, most) = rates.iter().fold((f64::INFINITY, 0.0f64), |(a, b), r| (a.min(*r), b.max(*r)));
             if here.len() < 2 || least >= most * 0.99 || least <= 0.0 {
@@ -239,11 +244,10 @@ impl Check<'_> {
         let typical = self.rails.iter().map(|n| self.port(*n)).fold(0.0, f64::max);
         let all: f64 = self.rails.iter().map(|n| self.port(*n)).sum();
         for (_, d) in self.t.devices() {
-            let why = d.extra.get("no-rail").filter(|w| w.starts_with("port ") || w.as_str() == "down");
-            let Some(why) = why.filter(|_| typical > 0.0) else { continue };
+            let Some(state) = d.extra.get("state").filter(|_| typical > 0.0) else { continue };
             found.push(Finding {
                 devices: vec![d.id.clone()],
-                what: format!("{} ({}) is no rail: {why}", d.id, d.name),
+                what: format!("the port of {} ({}) is {state}", d.id, d.name),
                 measure: "what the host sends over all rails, if that port is like the others".into(),
                 now: all,
                 could: all + typical,
@@ -284,10 +288,9 @@ impl Check<'_> {
 
     /// Access control services that send peers' traffic up to the CPU.
     fn redirected(&self, found: &mut Vec<Finding>) {
-        let mut switches: std::collections::BTreeMap<DeviceId, Vec<(DeviceId, String)>> =
-            std::collections::BTreeMap::new();
+        let mut switches: BTreeMap<DeviceId, Vec<(DeviceId, String)>> = BTreeMap::new();
         for (id, d) in self.t.devices() {
-            if let (Some(bridge), Some(switch)) = (d.extra.get("acs"), self.t.above(id))
+            if let (Some(bridge), Some(switch)) = (d.extra.get("acs"), self.parents[id.0.index()])
                 && self.t.device(switch).kind == DeviceKind::PciSwitch
             {
                 switches.entry(switch).or_default().push((id, bridge.clone()));
@@ -317,7 +320,7 @@ impl Check<'_> {
 
     /// Bridges whose claim was not believed.
     fn made_up(&self, found: &mut Vec<Finding>) {
-        for (id, d) in self.t.devices().filter(|(_, d)| d.extra.contains_key("pcie.trained")) {
+        for (id, d) in self.t.devices().filter(|(_, d)| d.extra.contains_key("pcie.claimed")) {
             let Some((_, link)) = self.up(id) else { continue };
             found.push(Finding {
                 devices: vec![d.id.clone()],
@@ -403,13 +406,13 @@ mod tests {
 
         let mut t = machine();
         let nic = t.find("nic5").unwrap();
-        t.device_mut(nic).extra.insert("no-rail".into(), "port 1 of mlx5_5 is DOWN".into());
+        t.device_mut(nic).extra.insert("state".into(), "DOWN".into());
         let t = Topology::from_toml(
             &t.to_toml().replacen("from = \"nic5\"\nto = \"rail5\"", "from = \"nic4\"\nto = \"rail5\"", 1),
             "f",
         )
         .unwrap();
-        assert!(check(&t).iter().any(|f| f.what.contains("nic5") && f.what.contains("port 1 of mlx5_5 is DOWN")));
+        assert!(check(&t).iter().any(|f| f.what.contains("the port of nic5") && f.what.ends_with("is DOWN")));
 
         let mut t = machine();
         let gpus = [t.find("gpu0").unwrap(), t.find("gpu5").unwrap()];

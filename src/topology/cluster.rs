@@ -75,18 +75,7 @@ impl Topology {
             fabric => Some(Network::new(&mut all, fabric.unwrap_or(rails), hosts, &ports)?),
         };
         for host in 0..hosts {
-            let mut ids = shared.clone();
-            for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
-                let d = Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
-                ids[id.0.index()] = Some(all.add_device(d)?);
-            }
-            for (_, a, b, link) in self.links() {
-                if let (Some(x), Some(y)) = (ids[a.0.index()], ids[b.0.index()])
-                    && (shared[a.0.index()].is_none() || shared[b.0.index()].is_none())
-                {
-                    all.add_link(x, y, link.clone());
-                }
-            }
+            let ids = self.stamp(&mut all, host, &shared)?;
             for (i, nic) in nics.iter().enumerate() {
                 if let (Some(net), Some(id)) = (&mut net, ids[nic.0.index()]) {
                     all.connect(id, net.switch_of(host, i), ports[i].clone());
@@ -95,6 +84,26 @@ impl Topology {
         }
         all.recipe = Some(Box::new(Recipe { host: self.clone(), hosts, fabric }));
         Ok(all)
+    }
+
+    /// Adds this host's devices as those of host `host`, and its links among them and to `shared` switches. What each
+    /// device became, by index.
+    fn stamp(&self, all: &mut Self, host: usize, shared: &[Option<DeviceId>]) -> Result<Vec<Option<DeviceId>>> {
+        let mut ids = shared.to_vec();
+        for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
+            let d = Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
+            ids[id.0.index()] = Some(all.add_device(d)?);
+        }
+        for (_, a, b, link) in self.links() {
+            let (a, b) = (a.0.index(), b.0.index());
+            // Between shared switches there is one link, not one for each host.
+            if let (Some(x), Some(y)) = (ids[a], ids[b])
+                && (shared[a].is_none() || shared[b].is_none())
+            {
+                all.add_link(x, y, link.clone());
+            }
+        }
+        Ok(ids)
     }
 
     /// A NIC's way to the network: the machine's own, or what a NIC without a network is taken to have, a port as wide
@@ -133,8 +142,7 @@ impl Topology {
                 of_host.entry(host).or_default().push(id);
             }
         }
-        // `n17 mlx5_3`: host and adapter.
-        let words = |id: DeviceId| fabric.device(id).name.split_once(' ').unwrap_or(("", &fabric.device(id).name));
+        let words = |id: DeviceId| host_and_adapter(&fabric.device(id).name);
         let short: Vec<usize> = of_host.iter().filter(|(_, a)| a.len() < nics.len()).map(|(h, _)| *h).collect();
         let count = of_host.len() - short.len();
         if count == 0 {
@@ -148,33 +156,27 @@ impl Topology {
         all.source = format!("{}; {}", self.source, fabric.source);
         all.notices = [self.notices.as_slice(), &fabric.notices].concat();
         if !short.is_empty() {
-            let names: Vec<String> = short.iter().take(5).map(|h| words(of_host[h][0]).0.to_string()).collect();
-            let more = if short.len() > 5 { ", ..." } else { "" };
-            let (n, k) = (short.len(), nics.len());
+            // Agents inside switches are adapters too, of no host that has a name.
+            let mut names: Vec<&str> = short.iter().map(|h| words(of_host[h][0]).0).filter(|n| !n.is_empty()).collect();
+            let (n, nameless, k) = (names.len(), short.len() - names.len(), nics.len());
+            names.truncate(5);
+            let (list, more) = (names.join(", "), if n > 5 { ", ..." } else { "" });
             all.notice(format!(
-                "{n} host(s) have fewer than {k} adapters and are left out: {}{more}",
-                names.join(", ")
+                "{n} host(s) have fewer than {k} adapters and are left out: {list}{more}; and {nameless} adapter(s) that \
+                 name no host"
             ));
         }
         let mut ids: HashMap<DeviceId, DeviceId> = HashMap::new();
         for id in fabric.of_kind(DeviceKind::NetSwitch) {
             ids.insert(id, all.add_device(fabric.device(id).clone())?);
         }
+        let (none, cpus) = (vec![None; self.graph.node_count()], self.of_kind(DeviceKind::Cpu));
         let hosts = of_host.values().filter(|a| a.len() >= nics.len());
         for (host, adapters) in hosts.enumerate() {
             let name = words(adapters[0]).0;
-            let mut own = HashMap::new();
-            for (id, d) in self.devices().filter(|(_, d)| d.host.is_some()) {
-                let mut d = Device { id: format!("host{host}/{}", d.id), host: Some(host), ..d.clone() };
-                if d.kind == DeviceKind::Cpu && !name.is_empty() {
-                    d.extra.insert("host".into(), name.into());
-                }
-                own.insert(id, all.add_device(d)?);
-            }
-            for (_, a, b, link) in self.links() {
-                if let (Some(a), Some(b)) = (own.get(&a), own.get(&b)) {
-                    all.add_link(*a, *b, link.clone());
-                }
+            let own = self.stamp(&mut all, host, &none)?;
+            for cpu in cpus.iter().filter_map(|c| own[c.0.index()]).filter(|_| !name.is_empty()) {
+                all.device_mut(cpu).extra.insert("host".into(), name.into());
             }
             let mut free: Vec<DeviceId> = adapters.clone();
             free.sort_by_key(|a| crate::text::natural(words(*a).1));
@@ -183,7 +185,9 @@ impl Topology {
             for (i, nic) in nics.iter().enumerate() {
                 // By name if all NICs have theirs.
                 let at = if by_name.iter().all(Option::is_some) { by_name[i].unwrap_or(i) } else { i };
-                ids.insert(free[at], own[nic]);
+                if let Some(own) = own[nic.0.index()] {
+                    ids.insert(free[at], own);
+                }
             }
         }
         for (_, a, b, link) in fabric.links() {
@@ -193,6 +197,11 @@ impl Topology {
         }
         Ok(all)
     }
+}
+
+/// Host and adapter of a name such as `n17 mlx5_3`; no host where it names none (`Mellanox Technologies Aggregation Node`).
+pub(super) fn host_and_adapter(name: &str) -> (&str, &str) {
+    name.split_once(' ').filter(|(_, adapter)| !adapter.contains(' ')).unwrap_or(("", name))
 }
 
 /// The switches of a fabric, made as they are needed.

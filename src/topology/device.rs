@@ -69,7 +69,7 @@ pub struct Device {
     /// What is known of a [`DeviceKind::Cpu`].
     pub cpu: Option<CpuInfo>,
     /// What else is known of it: a GPU's `uuid`, `gpu.sm`, `memory` (bytes), `nvlinks` (how many it has, up or not) and
-    /// `p2p.denied`; a NIC's `net`, `port` and `no-rail` (why it is none); `pcie.max-speed` (GT/s) and `pcie.max-width`;
+    /// `p2p.denied`; a NIC's `net`, `port`, `state` (where it is not up) and `no-rail` (why it is none); `pcie.max-speed` (GT/s) and `pcie.max-width`;
     /// what a file said of it, for writing it again.
     pub extra: BTreeMap<String, String>,
     /// Who says that it exists: `hwloc`, a file, a data sheet.

@@ -46,9 +46,15 @@ impl Topology {
         changes.extend(gone.map(|(_, d)| change(&d.id, "device", words(d), String::new())));
         let new = other.devices().filter(|(id, _)| !back.contains(id));
         changes.extend(new.map(|(_, d)| change(&d.id, "device", String::new(), words(d))));
+        let (up, up_twin) = (self.parents(), other.parents());
         for (id, d) in self.devices() {
-            if let Some(twin) = pairs.get(&id) {
-                self.compare_devices(other, (id, d), (*twin, other.device(*twin)), &pairs, &mut changes);
+            let Some(twin) = pairs.get(&id).copied() else { continue };
+            compare_devices(d, other.device(twin), &mut changes);
+            let (from, to) = (up[id.0.index()], up_twin[twin.0.index()]);
+            if from.and_then(|u| pairs.get(&u).copied()) != to {
+                let name =
+                    |t: &Self, d: Option<DeviceId>| d.map(|d| format!("below {}", t.device(d).id)).unwrap_or_default();
+                changes.push(change(&d.id, "place", name(self, from), name(other, to)));
             }
         }
         self.compare_links(other, &pairs, &mut changes);
@@ -74,41 +80,6 @@ impl Topology {
             }
         }
         pairs
-    }
-
-    fn compare_devices(
-        &self,
-        other: &Self,
-        (id, a): (DeviceId, &Device),
-        (twin, b): (DeviceId, &Device),
-        pairs: &HashMap<DeviceId, DeviceId>,
-        changes: &mut Vec<Change>,
-    ) {
-        let mut differ = |aspect: &str, before: String, after: String| {
-            if before != after {
-                changes.push(change(&a.id, aspect, before, after));
-            }
-        };
-        differ("id", a.id.clone(), b.id.clone());
-        differ("name", a.name.clone(), b.name.clone());
-        let number = |n: Option<usize>| n.map(|n| n.to_string()).unwrap_or_default();
-        differ("numa", number(a.numa), number(b.numa));
-        if let (Some(x), Some(y)) = (&a.cpu, &b.cpu) {
-            differ("cores", x.cores.to_string(), y.cores.to_string());
-            differ("hardware threads", crate::text::list(&x.pus), crate::text::list(&y.pus));
-            let size = |s: Option<u64>| s.map(crate::text::size).unwrap_or_default();
-            differ("memory", size(x.memory), size(y.memory));
-        }
-        for key in a.extra.keys().chain(b.extra.keys().filter(|k| !a.extra.contains_key(*k))) {
-            let get = |d: &Device| d.extra.get(key).cloned().unwrap_or_default();
-            differ(key, get(a), get(b));
-        }
-        let (up, up_twin) = (self.above(id), other.above(twin));
-        if up.and_then(|u| pairs.get(&u).copied()) != up_twin {
-            let name =
-                |t: &Self, d: Option<DeviceId>| d.map(|d| format!("below {}", t.device(d).id)).unwrap_or_default();
-            differ("place", name(self, up), name(other, up_twin));
-        }
     }
 
     fn compare_links(&self, other: &Self, pairs: &HashMap<DeviceId, DeviceId>, changes: &mut Vec<Change>) {
@@ -179,6 +150,28 @@ impl Topology {
                 (false, _) => changes.extend(list),
             }
         }
+    }
+}
+
+fn compare_devices(a: &Device, b: &Device, changes: &mut Vec<Change>) {
+    let mut differ = |aspect: &str, before: String, after: String| {
+        if before != after {
+            changes.push(change(&a.id, aspect, before, after));
+        }
+    };
+    differ("id", a.id.clone(), b.id.clone());
+    differ("name", a.name.clone(), b.name.clone());
+    let number = |n: Option<usize>| n.map(|n| n.to_string()).unwrap_or_default();
+    differ("numa", number(a.numa), number(b.numa));
+    if let (Some(x), Some(y)) = (&a.cpu, &b.cpu) {
+        differ("cores", x.cores.to_string(), y.cores.to_string());
+        differ("hardware threads", crate::text::list(&x.pus), crate::text::list(&y.pus));
+        let size = |s: Option<u64>| s.map(crate::text::size).unwrap_or_default();
+        differ("memory", size(x.memory), size(y.memory));
+    }
+    for key in a.extra.keys().chain(b.extra.keys().filter(|k| !a.extra.contains_key(*k))) {
+        let get = |d: &Device| d.extra.get(key).cloned().unwrap_or_default();
+        differ(key, get(a), get(b));
     }
 }
 

@@ -125,6 +125,30 @@ impl Topology {
         self.graph.edge_references().map(|e| (LinkId(e.id()), DeviceId(e.source()), DeviceId(e.target()), e.weight()))
     }
 
+    /// The links that leave a device, in the order they were added: id, to, link.
+    pub fn links_from(&self, id: DeviceId) -> impl Iterator<Item = (LinkId, DeviceId, &Link)> {
+        // petgraph has the last first.
+        let mut links: Vec<_> = self.graph.edges(id.0).collect();
+        links.reverse();
+        links.into_iter().map(|e| (LinkId(e.id()), DeviceId(e.target()), e.weight()))
+    }
+
+    /// Devices by host. A host may have none; switches of the network are of no host.
+    pub(super) fn by_host(&self) -> Vec<Vec<DeviceId>> {
+        let mut hosts = vec![Vec::new(); self.hosts()];
+        for (id, d) in self.devices() {
+            if let Some(host) = d.host {
+                hosts[host].push(id);
+            }
+        }
+        hosts
+    }
+
+    /// The one host of hosts that are alike; otherwise all.
+    pub(crate) fn distinct(&self) -> &Self {
+        self.recipe.as_deref().map_or(self, |r| &r.host)
+    }
+
     /// A device. The id must be of this topology.
     pub fn device(&self, id: DeviceId) -> &Device {
         &self.graph[id.0]
@@ -205,12 +229,20 @@ impl Topology {
         nics
     }
 
-    /// What a device hangs on by PCIe: the neighbour that is nearer to a CPU.
-    pub(crate) fn above(&self, id: DeviceId) -> Option<DeviceId> {
+    /// What each device hangs on by PCIe, by index: the neighbour that is nearer to a CPU.
+    pub(crate) fn parents(&self) -> Vec<Option<DeviceId>> {
         let depths = self.pcie_depths();
-        let own = depths[id.0.index()]?;
-        let pcie = self.graph.edges(id.0).filter(|e| e.weight().kind == LinkKind::Pcie);
-        pcie.map(|e| e.target()).find(|n| depths[n.index()].is_some_and(|d| d < own)).map(DeviceId)
+        let parent = |(id, _): (DeviceId, &Device)| {
+            let own = depths[id.0.index()]?;
+            let pcie = self.graph.edges(id.0).filter(|e| e.weight().kind == LinkKind::Pcie);
+            pcie.map(|e| e.target()).find(|n| depths[n.index()].is_some_and(|d| d < own)).map(DeviceId)
+        };
+        self.devices().map(parent).collect()
+    }
+
+    /// What one device hangs on; for many, [`Topology::parents`].
+    pub(super) fn above(&self, id: DeviceId) -> Option<DeviceId> {
+        self.parents()[id.0.index()]
     }
 
     /// Adds a device of which the PCI tree is not known: at the CPU of its NUMA node, or of the hardware threads it is

@@ -65,7 +65,7 @@ pub(super) fn nics(t: &mut Topology, sysfs: &Sysfs) -> Result<()> {
             continue;
         }
         let parent = t.above(id);
-        let inward = t.links().find(|(_, a, b, _)| *a == id && Some(*b) == parent).map(|(.., l)| l.clone());
+        let inward = t.links_from(id).find(|(_, to, _)| Some(*to) == parent).map(|(.., l)| l.clone());
         for (i, port) in card.rdma.iter().enumerate() {
             let at = match (i, parent, &inward) {
                 (0, ..) => id,
@@ -97,6 +97,7 @@ pub(super) fn nics(t: &mut Topology, sysfs: &Sysfs) -> Result<()> {
             } else {
                 let why = format!("port {} of {} is {}", port.port, port.name, port.state);
                 no_rail(t, at, &why);
+                t.device_mut(at).extra.insert("state".into(), port.state.clone());
                 t.notice(format!("{why}; it is no rail until it is up"));
             }
         }
@@ -147,7 +148,10 @@ fn plain(t: &mut Topology, id: DeviceId, net: &[Net], any_rdma: bool, shared: bo
         return Ok(());
     }
     match (best.up, any_rdma) {
-        (false, _) => no_rail(t, id, "down"),
+        (false, _) => {
+            no_rail(t, id, "down");
+            t.device_mut(id).extra.insert("state".into(), "down".into());
+        }
         (true, true) => no_rail(t, id, "plain Ethernet beside RDMA"),
         (true, false) => {
             outward(t, id, LinkKind::Ethernet, best.rate, &format!("sysfs: net/{}/speed", best.name))?;

@@ -1,7 +1,7 @@
 //! How wide and fast the PCIe links of this machine trained, and how far that is to be believed.
 
 use crate::topology::detect::sysfs::{self, Sysfs};
-use crate::topology::{Device, DeviceId, DeviceKind, LinkId, LinkKind, Topology, figures};
+use crate::topology::{DeviceId, DeviceKind, LinkId, LinkKind, Topology, figures};
 
 /// What a link trained to, in GT/s and lanes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,11 +13,6 @@ pub(super) struct Trained {
 impl Trained {
     fn rate(self) -> f64 {
         figures::pcie(self.speed, self.width)
-    }
-
-    /// The slowest link there is, which a hypervisor's made-up bridges claim to be.
-    fn is_least(self) -> bool {
-        self.speed <= 2.5 && self.width == 1
     }
 }
 
@@ -95,9 +90,6 @@ pub(super) fn set(t: &mut Topology, id: DeviceId, now: Trained, most: Option<Tra
         link.lanes = now.width;
         link.source.clone_from(&how);
     }
-    if now.is_least() && t.device(id).kind == DeviceKind::PciSwitch {
-        t.device_mut(id).extra.insert("pcie.trained".into(), "2.5 GT/s x1".into());
-    }
 }
 
 fn between(t: &Topology, a: DeviceId, b: DeviceId) -> Vec<LinkId> {
@@ -108,15 +100,18 @@ fn between(t: &Topology, a: DeviceId, b: DeviceId) -> Vec<LinkId> {
 /// A bridge at 2.5 GT/s x1 above devices that train faster is made up by a hypervisor: nothing passes as slowly. It is
 /// taken to be as fast as the fastest device below.
 fn disbelieve(t: &mut Topology) {
-    let slow = |(_, d): &(DeviceId, &Device)| d.extra.contains_key("pcie.trained");
-    let suspects: Vec<DeviceId> = t.devices().filter(slow).map(|(id, _)| id).collect();
+    let least = figures::pcie(2.5, 1);
+    let claims = |id: DeviceId| t.links_from(id).any(|(_, _, l)| l.kind == LinkKind::Pcie && l.nominal == Some(least));
+    let suspects: Vec<DeviceId> = t.of_kind(DeviceKind::PciSwitch).into_iter().filter(|s| claims(*s)).collect();
     for bridge in suspects {
         let Some(parent) = t.above(bridge) else { continue };
-        let below = t.links().filter(|(_, _, to, l)| *to == bridge && l.kind == LinkKind::Pcie);
-        let fastest = below.filter(|(_, from, ..)| *from != parent).filter_map(|(.., l)| l.nominal).fold(0.0, f64::max);
-        if fastest <= figures::pcie(2.5, 1) {
+        let pcie = t.links_from(bridge).filter(|(.., l)| l.kind == LinkKind::Pcie);
+        let (up, below): (Vec<_>, Vec<_>) = pcie.partition(|(_, to, _)| *to == parent);
+        let fastest = below.iter().filter_map(|(.., l)| l.nominal).fold(0.0, f64::max);
+        if fastest <= least || !up.iter().any(|(.., l)| l.nominal == Some(least)) {
             continue;
         }
+        t.device_mut(bridge).extra.insert("pcie.claimed".into(), "2.5 GT/s x1".into());
         for link in between(t, bridge, parent) {
             let link = t.link_mut(link);
             link.nominal = Some(fastest);

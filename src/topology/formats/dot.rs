@@ -13,13 +13,7 @@ impl Topology {
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{line}");
         };
-        let mut of_host: Vec<Vec<DeviceId>> = vec![Vec::new(); self.hosts()];
-        for (id, d) in self.devices() {
-            if let Some(host) = d.host {
-                of_host[host].push(id);
-            }
-        }
-        for (host, devices) in of_host.into_iter().enumerate().filter(|(_, d)| !d.is_empty()) {
+        for (host, devices) in self.by_host().into_iter().enumerate().filter(|(_, d)| !d.is_empty()) {
             put(format!("  subgraph cluster_host{host} {{\n    label=\"host {host}\"; color=gray;"));
             for id in devices {
                 put(format!("    {}", self.node(id)));

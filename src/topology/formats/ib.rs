@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::topology::cluster::host_and_adapter;
 use crate::topology::{Device, DeviceId, DeviceKind, Link, LinkKind, Topology};
 use crate::{Error, Result};
 
@@ -123,10 +124,10 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             switches += 1;
             (None, switches - 1)
         } else {
-            // `host adapter`; a card whose firmware names no host is a host of its own.
-            let owner = match node.name.split_once(' ') {
-                Some((host, adapter)) if !adapter.contains(' ') => host,
-                _ => &node.guid,
+            // A card whose firmware names no host is a host of its own.
+            let owner = match host_and_adapter(node.name) {
+                ("", _) => &node.guid,
+                (host, _) => host,
             };
             let next = hosts.len();
             let host = *hosts.entry(owner).or_insert(next);

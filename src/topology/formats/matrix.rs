@@ -4,7 +4,7 @@ use crate::Result;
 use crate::topology::{Device, DeviceId, DeviceKind, Link, LinkKind, Origin, Topology};
 
 /// NVLinks between the GPUs of a DGX-1 V100 or an Azure NDv2, as TACCL and TE-CCL number them.
-pub(super) const CUBE_MESH: [[u32; 8]; 8] = [
+const CUBE_MESH: [[u32; 8]; 8] = [
     [0, 2, 1, 1, 2, 0, 0, 0],
     [2, 0, 1, 2, 0, 1, 0, 0],
     [1, 1, 0, 2, 0, 0, 2, 0],
@@ -32,13 +32,20 @@ pub(super) fn link(kind: LinkKind, rate: f64, latency: f64, source: &str) -> Lin
     link
 }
 
-/// A link from `i` to `j` wherever `rate` gives lanes and bytes per second.
-pub(super) fn join(t: &mut Topology, ids: &[DeviceId], like: &Link, rate: impl Fn(usize, usize) -> Option<(u32, f64)>) {
-    for (i, a) in ids.iter().enumerate() {
-        for (j, b) in ids.iter().enumerate().filter(|(j, _)| *j != i) {
-            if let Some((lanes, rate)) = rate(i, j) {
-                t.add_link(*a, *b, Link { lanes, nominal: Some(rate), ..like.clone() });
-            }
-        }
+/// [`CUBE_MESH`] as from, to and how many, each direction by itself.
+pub(super) fn cube_mesh() -> impl Iterator<Item = (usize, usize, u32)> {
+    let row = |(i, row): (usize, &'static [u32; 8])| row.iter().enumerate().map(move |(j, lanes)| (i, j, *lanes));
+    CUBE_MESH.iter().enumerate().flat_map(row).filter(|(.., lanes)| *lanes > 0)
+}
+
+/// Links from, to, with so many lanes and bytes per second in all, each direction by itself.
+pub(super) fn join(
+    t: &mut Topology,
+    ids: &[DeviceId],
+    like: &Link,
+    links: impl Iterator<Item = (usize, usize, u32, f64)>,
+) {
+    for (from, to, lanes, rate) in links {
+        t.add_link(ids[from], ids[to], Link { lanes, nominal: Some(rate), ..like.clone() });
     }
 }

@@ -32,6 +32,7 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
         file,
         starts: std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect(),
         by_bus: HashMap::new(),
+        cpu: None,
         nvlinks: Vec::new(),
         switches: 0,
     };
@@ -58,9 +59,27 @@ struct Reader<'a> {
     /// Where each line begins.
     starts: Vec<usize>,
     by_bus: HashMap<String, DeviceId>,
-    /// From, target, count, class of the target, kind, and where.
-    nvlinks: Vec<(DeviceId, String, u32, String, LinkKind, usize)>,
+    /// The CPU that is being read.
+    cpu: Option<DeviceId>,
+    nvlinks: Vec<NvLink>,
     switches: usize,
+}
+
+/// A GPU's links to one other, of which the other may come later in the file.
+struct NvLink {
+    from: DeviceId,
+    kind: LinkKind,
+    count: u32,
+    to: Target,
+    /// Bytes per second of each, where the file says so.
+    rate: Option<f64>,
+    line: usize,
+}
+
+enum Target {
+    Bus(String),
+    Switch,
+    Cpu(DeviceId),
 }
 
 impl<'a> Reader<'a> {
@@ -109,6 +128,7 @@ impl<'a> Reader<'a> {
         let id = self.add(node, DeviceKind::Cpu, format!("cpu{i}"), Some(numa.unwrap_or(i)))?;
         // NCCL has no notion of sockets: each of its cpu elements is a NUMA node.
         self.t.device_mut(id).cpu = Some(CpuInfo { package: i, ..CpuInfo::default() });
+        self.cpu = Some(id);
         self.children(node, id, numa.unwrap_or(i), 0)
     }
 
@@ -181,10 +201,17 @@ impl<'a> Reader<'a> {
             let count = self.number(link, "count")?.unwrap_or(1);
             let count = u32::try_from(count).ok().filter(|c| (1..=1024).contains(c));
             let count = count.ok_or_else(|| self.error(link, "count", "expected 1 to 1024 links".into()))?;
-            let target = link.attribute("target").unwrap_or_default().to_ascii_lowercase();
-            let class = link.attribute("tclass").unwrap_or_default().to_string();
+            let class = link.attribute("tclass").unwrap_or_default();
+            let to = match self.cpu {
+                // POWER9's NPU stands for the CPU; a chip-to-chip link leads nowhere else.
+                Some(cpu) if class.starts_with("0x068001") || kind == LinkKind::NvLinkC2c => Target::Cpu(cpu),
+                _ if class.starts_with("0x0680") => Target::Switch,
+                _ => Target::Bus(link.attribute("target").unwrap_or_default().to_ascii_lowercase()),
+            };
+            // MB/s.
+            let rate = self.number(link, "bw")?.filter(|bw| *bw > 0).map(|bw| bw as f64 * 1e6);
             let line = self.line(link);
-            self.nvlinks.push((id, target, count, class, kind, line));
+            self.nvlinks.push(NvLink { from: id, kind, count, to, rate, line });
         }
         Ok(())
     }
@@ -263,24 +290,22 @@ impl<'a> Reader<'a> {
 
     /// NVLinks last, when all their ends are known. Each GPU lists its own direction.
     fn nvlink(&mut self) -> Result<()> {
-        for (from, target, count, class, kind, line) in std::mem::take(&mut self.nvlinks) {
-            let to = if class.starts_with("0x0680") {
-                let existing = self.t.find("nvswitch0");
-                match existing {
+        for NvLink { from, kind, count, to, rate, line } in std::mem::take(&mut self.nvlinks) {
+            let to = match to {
+                Target::Cpu(cpu) => cpu,
+                Target::Switch => match self.t.find("nvswitch0") {
                     Some(id) => id,
                     None => self.t.add_device(nv_switch(self.file))?,
-                }
-            } else {
-                match self.by_bus.get(&target) {
+                },
+                Target::Bus(bus) => match self.by_bus.get(&bus) {
                     Some(id) => *id,
                     None => {
                         let id = &self.t.device(from).id;
-                        let text =
-                            format!("{}:{line}: {kind} of {id} leads to {target}, which is not there", self.file);
+                        let text = format!("{}:{line}: {kind} of {id} leads to {bus}, which is not there", self.file);
                         self.t.notice(text);
                         continue;
                     }
-                }
+                },
             };
             if to == from {
                 let id = &self.t.device(from).id;
@@ -292,7 +317,7 @@ impl<'a> Reader<'a> {
             let device = self.t.device(from);
             let (nominal, usable) = per_link(kind, &device.extra);
             link.lanes = count;
-            link.nominal = nominal.map(|r| r * f64::from(count));
+            link.nominal = rate.or(nominal).map(|r| r * f64::from(count));
             link.usable = usable.map(|r| r * f64::from(count));
             self.t.add_link(from, to, link.clone());
             if self.t.device(to).kind != DeviceKind::Gpu {
@@ -375,14 +400,21 @@ impl Topology {
 
     fn below(&self, out: &mut String, depths: &[Option<u32>], parent: DeviceId, depth: usize) {
         let mut seen: Vec<String> = Vec::new();
-        for (_, child, _, link) in self.links().filter(|(_, _, b, l)| *b == parent && l.kind == LinkKind::Pcie) {
+        let depth_of = |id: DeviceId| depths[id.0.index()];
+        for (_, child, link) in self.links_from(parent) {
             let d = self.device(child);
-            let depth_of = |id: DeviceId| depths[id.0.index()];
-            if depth_of(child) <= depth_of(parent) {
+            // A GPU that a chip-to-chip link alone joins with its CPU has a place in NCCL's tree all the same.
+            let below = match link.kind {
+                LinkKind::Pcie => depth_of(child) > depth_of(parent),
+                LinkKind::NvLinkC2c => depth_of(child).is_none(),
+                _ => false,
+            };
+            if !below {
                 continue;
             }
             let bus = d.bus.clone().unwrap_or_else(|| made_up_bus(d));
-            let speed = link.nominal.map(|r| pcie_words(r, link.lanes)).unwrap_or_default();
+            let trained = link.nominal.filter(|_| link.kind == LinkKind::Pcie);
+            let speed = trained.map(|r| pcie_words(r, link.lanes)).unwrap_or_default();
             let class = match d.kind {
                 DeviceKind::Gpu => "0x030200",
                 DeviceKind::Nic => "0x020000",
@@ -393,7 +425,9 @@ impl Topology {
                 d.extra.get(&format!("{prefix}{key}")).map_or(default.to_string(), |v| escape(v))
             };
             if d.kind == DeviceKind::Nic {
-                if d.bus.is_none() && self.device(parent).kind == DeviceKind::Cpu {
+                // One outside the PCI tree has no figure of it; NCCL knows such only with a port.
+                let bare = d.bus.is_none() && link.nominal.is_none() && self.port_link(child).is_some();
+                if bare && self.device(parent).kind == DeviceKind::Cpu {
                     put(out, depth, "<nic>");
                     self.net(out, child, depth + 1);
                     put(out, depth, "</nic>");
@@ -404,7 +438,7 @@ impl Topology {
                 }
                 seen.push(bus.clone());
             }
-            let width = if link.nominal.is_some() { link.lanes } else { 0 };
+            let width = if trained.is_some() { link.lanes } else { 0 };
             let mut head = format!("<pci busid=\"{}\" class=\"{}\"", escape(&bus), extra("class", class));
             for key in ["vendor", "device", "subsystem_vendor", "subsystem_device"] {
                 if let Some(value) = d.extra.get(&format!("{prefix}{key}")) {
@@ -449,10 +483,15 @@ impl Topology {
         }
         let (rank, gdr) = (get("rank", d.index.to_string()), get("gdr", "1".into()));
         put(out, depth, &format!("{head} rank=\"{rank}\" gdr=\"{gdr}\">"));
-        for (_, _, to, link) in self.links().filter(|(_, a, ..)| *a == gpu) {
+        for (_, to, link) in self.links_from(gpu) {
+            if link.kind == LinkKind::NvLinkC2c {
+                let each = link.nominal.map_or(0.0, |r| (r / f64::from(link.lanes) / 1e6).round());
+                put(out, depth + 1, &format!("<c2c bw=\"{each}\" count=\"{}\"/>", link.lanes));
+            }
             let (tag, class) = match (link.kind, self.device(to).kind) {
                 (LinkKind::NvLink, DeviceKind::NvSwitch) => ("nvlink", "0x068000"),
-                (LinkKind::NvLink, DeviceKind::Gpu) => ("nvlink", "0x030200"),
+                (LinkKind::NvLink, DeviceKind::Cpu) => ("nvlink", "0x068001"),
+                (LinkKind::NvLink, _) => ("nvlink", "0x030200"),
                 (LinkKind::Xgmi, _) => ("xgmi", "0x038000"),
                 _ => continue,
             };
@@ -466,7 +505,7 @@ impl Topology {
 
     /// The link of a port to the network.
     fn port_link(&self, nic: DeviceId) -> Option<&Link> {
-        self.links().find(|(_, a, _, l)| *a == nic && l.kind.is_network()).map(|(.., l)| l)
+        self.links_from(nic).map(|(.., l)| l).find(|l| l.kind.is_network())
     }
 
     fn net(&self, out: &mut String, nic: DeviceId, depth: usize) {

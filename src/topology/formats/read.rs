@@ -32,16 +32,24 @@ impl Topology {
         if !about.is_file() {
             return Err(fail("this is no regular file; a topology file is expected".into()));
         }
-        let large = || fail(format!("larger than {} MiB, the most that a topology file may have", MAX_BYTES >> 20));
         if about.len() > MAX_BYTES {
-            return Err(large());
+            return Err(fail(too_large()));
         }
-        let mut bytes = Vec::new();
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
+        Self::read_from(file, path, format)
+    }
+
+    /// As [`Topology::read_as`], from whatever gives bytes, such as the standard input; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn read_from(input: impl Read, path: &Path, format: Option<Format>) -> Result<Self> {
+        let fail = |message: String| Error::File { path: path.into(), message };
+        let mut bytes = Vec::new();
         // What is in /proc says it is empty, and a file may grow.
-        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
+        input.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
         if bytes.len() as u64 > MAX_BYTES {
-            return Err(large());
+            return Err(fail(too_large()));
         }
         let text = decode(bytes).map_err(|line| {
             let why = "this is no UTF-8 text (nor UTF-16 with a mark of it); a topology file is expected";
@@ -49,6 +57,10 @@ impl Topology {
         })?;
         Self::parse(&text, &path.display().to_string(), format)
     }
+}
+
+fn too_large() -> String {
+    format!("larger than {} MiB, the most that a topology file may have", MAX_BYTES >> 20)
 }
 
 /// UTF-8, or UTF-16 with a byte order mark, as PowerShell's `>` writes; else the line where it is neither.

@@ -69,12 +69,8 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
         }
         (None, _, [fast, slow]) if n == 8 => {
             let (fast, slow) = (rate("node_betas_list", *fast)?, rate("node_betas_list", *slow)?);
-            let each = |i: usize, j: usize| match matrix::CUBE_MESH[i][j] {
-                0 => None,
-                1 => Some((1, slow)),
-                lanes => Some((lanes, fast)),
-            };
-            matrix::join(&mut t, &ids, &like, each);
+            let links = matrix::cube_mesh().map(|(i, j, n)| (i, j, n, if n == 1 { slow } else { fast }));
+            matrix::join(&mut t, &ids, &like, links);
             t.notice(format!("{file} lists no links; eight GPUs of two rates are taken to be the NDv2's cube mesh"));
         }
         _ => {

@@ -86,9 +86,9 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
     t.source = format!("TE-CCL input {file}");
     let build = Build { file, hosts: p.chassis };
     match p.name.as_str() {
-        "DGX1" if p.chassis == 1 => build.mesh(&mut t, 25e9, alpha, 8, lanes_of_cube)?,
+        "DGX1" if p.chassis == 1 => build.mesh(&mut t, 25e9, alpha, 8, matrix::cube_mesh)?,
         "NDv2" => {
-            build.mesh(&mut t, 25e9, 0.7e-6, 8, lanes_of_cube)?;
+            build.mesh(&mut t, 25e9, 0.7e-6, 8, matrix::cube_mesh)?;
             // One GPU of a chassis sends, another receives.
             build.network(&mut t, &[(0, 1)], 12.5e9, 1.3e-6)?;
         }
@@ -97,15 +97,15 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
             let pairs: Vec<(usize, usize)> = (0..8).map(|k| (2 * k + 1, 2 * k)).collect();
             build.network(&mut t, &pairs, 12.5e9, 2.6e-6)?;
         }
-        "AMD" if p.chassis == 1 => build.mesh(&mut t, 50e9, alpha, 16, |i, j| {
-            MI250.iter().find(|(a, b, _)| (*a, *b) == (i.min(j), i.max(j))).map_or(0, |(.., n)| *n)
-        })?,
+        "AMD" if p.chassis == 1 => {
+            build.mesh(&mut t, 50e9, alpha, 16, || MI250.iter().flat_map(|(a, b, n)| [(*a, *b, *n), (*b, *a, *n)]))?;
+        }
         "Mesh" if p.chassis == 1 => {
-            let side = p.side_length;
+            let (side, n) = (p.side_length, p.side_length * p.side_length);
             // Neighbours by number, as TE-CCL has it: the end of a row is next to the beginning of the following.
-            build.mesh(&mut t, 100e9, alpha, side * side, move |i, j| {
-                u32::from(matches!(i.abs_diff(j), d if d == 1 || d == side))
-            })?;
+            let steps = if side == 1 { vec![] } else { vec![1, side] };
+            let next = |i: usize| steps.iter().map(move |d| (i, i + d)).filter(move |(_, j)| *j < n);
+            build.mesh(&mut t, 100e9, alpha, n, || (0..n).flat_map(next).flat_map(|(i, j)| [(i, j, 1), (j, i, 1)]))?;
         }
         other => {
             let why = format!(
@@ -118,10 +118,6 @@ pub(super) fn read(text: &str, file: &str) -> Result<Topology> {
     Ok(t)
 }
 
-fn lanes_of_cube(i: usize, j: usize) -> u32 {
-    matrix::CUBE_MESH[i][j]
-}
-
 struct Build<'a> {
     file: &'a str,
     hosts: usize,
@@ -132,22 +128,19 @@ impl Build<'_> {
         format!("{}: as TE-CCL builds it", self.file)
     }
 
-    /// Hosts of `n` GPUs with `lanes(i, j)` links of `rate` each.
-    fn mesh(
+    /// Hosts of `n` GPUs, each with `links` (from, to, how many) of `rate`.
+    fn mesh<I: Iterator<Item = (usize, usize, u32)>>(
         &self,
         t: &mut Topology,
         rate: f64,
         alpha: f64,
         n: usize,
-        lanes: impl Fn(usize, usize) -> u32,
+        links: impl Fn() -> I,
     ) -> Result<()> {
         let like = matrix::link(LinkKind::NvLink, rate, alpha, &self.source());
         for host in 0..self.hosts {
             let ids = matrix::gpus(t, host, self.hosts, n, self.file)?;
-            matrix::join(t, &ids, &like, |i, j| {
-                let lanes = lanes(i, j);
-                (lanes > 0).then(|| (lanes, rate * f64::from(lanes)))
-            });
+            matrix::join(t, &ids, &like, links().map(|(i, j, lanes)| (i, j, lanes, rate * f64::from(lanes))));
         }
         Ok(())
     }

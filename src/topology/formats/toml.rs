@@ -196,7 +196,7 @@ impl Topology {
         use std::fmt::Write;
         let mut out = String::new();
         // Hosts that are alike are written once.
-        let one = self.recipe.as_deref().map_or(self, |r| &r.host);
+        let one = self.distinct();
         // Writing to a String cannot fail.
         let _ = writeln!(out, "name = {}", quoted(&one.name));
         if !one.source.is_empty() {

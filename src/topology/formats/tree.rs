@@ -13,18 +13,12 @@ impl Topology {
     /// in one direction. With `explain`, who says so.
     pub fn to_tree(&self, explain: bool) -> String {
         // Hosts that are alike are shown once.
-        let one = self.recipe.as_deref().map_or(self, |r| &r.host);
+        let one = self.distinct();
         let mut tree = Tree { t: one, explain, out: String::new(), shown: HashSet::new() };
         let source = if self.source.is_empty() { String::new() } else { format!("  ({})", self.source) };
         tree.line(0, &format!("{}{source}", self.name));
-        let mut of_host: Vec<Vec<DeviceId>> = vec![Vec::new(); one.hosts()];
-        for (id, d) in one.devices() {
-            if let Some(host) = d.host {
-                of_host[host].push(id);
-            }
-        }
         let several = self.hosts() > 1;
-        for (host, mut devices) in of_host.into_iter().enumerate() {
+        for (host, mut devices) in one.by_host().into_iter().enumerate() {
             let mut depth = 1;
             if several {
                 match &self.recipe {

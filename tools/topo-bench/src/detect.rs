@@ -10,7 +10,7 @@ use crate::{Result, output};
 /// Which topology: this machine, a file, or a cluster of either.
 #[derive(clap::Args)]
 pub struct Source {
-    /// A topology file instead of this machine.
+    /// A topology file instead of this machine, in any format; - is the standard input.
     #[arg(value_name = "FILE", conflicts_with = "topology")]
     file: Option<PathBuf>,
     /// The same, by name.
@@ -34,6 +34,9 @@ impl Source {
     /// The topology that is meant.
     pub fn load(&self) -> Result<Topology> {
         let one = match (self.file.as_ref().or(self.topology.as_ref()), self.from) {
+            (Some(path), from) if path.as_os_str() == "-" => {
+                Topology::read_from(std::io::stdin().lock(), Path::new("standard input"), from)?
+            }
             (Some(path), from) => Topology::read_as(path, from)?,
             (None, Some(from)) => return Err(format!("--from {from}: no file is named; give one").into()),
             (None, None) => Topology::detect()?,

@@ -36,6 +36,20 @@ fn detect_keeps_its_promise() {
 }
 
 #[test]
+fn what_is_piped_in_is_read() {
+    use std::io::Write;
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_topo-bench"))
+        .args(["detect", "-", "--format", "toml"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n").unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success() && String::from_utf8(out.stdout).unwrap().contains("lanes = 4"));
+}
+
+#[test]
 fn what_changed_and_what_hurts_is_shown() {
     let (good, dir) = (topologies("dgx-h100.toml"), std::env::temp_dir());
     let text = run(&["detect", &good, "--format", "toml"]).out;

@@ -197,7 +197,7 @@ fn a_host_is_seen_as_it_is() {
         "gpu0 has 2 of 3 NVLinks up",
         "gpu0 and gpu2 may not reach each other",
         "the NICs are unequal",
-        "port 2 of mlx4_0 is DOWN",
+        "the port of nic9 (mlx4_0:2) is DOWN",
         "trained to PCIe x8 at 15.8",
     ] {
         assert!(said.iter().any(|s| s.contains(word)), "`{word}` is not in {said:#?}");

@@ -184,7 +184,7 @@ struct Host {
 
 impl Host {
     fn of(t: &Topology, host: usize) -> Self {
-        let mut devices: Vec<DeviceId> = t.devices().filter(|(_, d)| d.host == Some(host)).map(|(id, _)| id).collect();
+        let mut devices: Vec<DeviceId> = t.by_host().swap_remove(host);
         let more = devices.len().saturating_sub(MOST_DEVICES);
         devices.truncate(MOST_DEVICES);
         let cpus: Vec<DeviceId> = t.of_kind(DeviceKind::Cpu).into_iter().filter(|c| devices.contains(c)).collect();
