@@ -34,29 +34,27 @@ pub fn bound(topology: &Topology, placement: &Placement, collective: Collective,
             best.bottleneck = vec![what()];
         }
     };
-    let phases = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+    // All but the root of a reduction only read.
+    let copied = if matches!(collective, Collective::Reduce { .. }) { m / 2.0 } else { m };
     let by_device = groups(placement.devices().iter().map(|d| d.0.index()));
     for ranks in by_device.values() {
         let device = placement.devices()[ranks[0]];
         let name = &topology.device(device).id;
         if ranks.len() < n {
             let (out, into) = cut(topology, |d| d == device);
-            // What this device's ranks hold must leave, what the others hold must enter, in one phase or another.
-            let most = ranks.len().max(n - ranks.len()) as f64 / n as f64;
-            let share = if matches!(collective, Collective::Broadcast { .. }) { 1.0 } else { most * phases };
+            let share = crossing(collective, ranks.len(), n);
             let narrow = out.min(into);
             if narrow > 0.0 {
                 offer(m * share / narrow, &|| format!("the links of {name}, {:.1} GB/s each way", narrow / 1e9));
             }
         }
-        memory(topology, placement, device, ranks.len(), m, &mut offer);
+        memory(topology, placement, device, ranks.len(), copied, &mut offer);
     }
     let by_host = groups(placement.hosts().iter().copied());
     if by_host.len() > 1 {
         for (host, ranks) in &by_host {
             let (out, into) = cut(topology, |d| topology.device(d).host == Some(*host));
-            let most = ranks.len().max(n - ranks.len()) as f64 / n as f64;
-            let share = if matches!(collective, Collective::Broadcast { .. }) { 1.0 } else { most * phases };
+            let share = crossing(collective, ranks.len(), n);
             let narrow = out.min(into);
             if narrow > 0.0 {
                 offer(m * share / narrow, &|| {
@@ -70,6 +68,19 @@ pub fn bound(topology: &Topology, placement: &Placement, collective: Collective,
         best.bottleneck = vec![format!("latency: the farthest ranks are {} apart", crate::text::time(best.latency))];
     }
     best
+}
+
+/// The share of the message that must cross the links around `inside` of `n` ranks: what they hold must leave, what the
+/// others hold must enter, in one phase or another.
+fn crossing(collective: Collective, inside: usize, n: usize) -> f64 {
+    let (inside, outside) = (inside as f64, (n - inside) as f64);
+    let most = inside.max(outside) / n as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * most,
+        Collective::ReduceScatter | Collective::AllGather => most,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => 1.0,
+        Collective::AllToAll => inside * outside / n as f64,
+    }
 }
 
 /// Each rank reads its input once and writes its output once: ranks on a CPU share its memory, each has one core.

@@ -191,7 +191,7 @@ impl<'a> Model<'a> {
     /// Runs three chunks of `chunk` bytes: the first's end is the fill, what the third ends later than the second is a step.
     fn run(&mut self, plan: &Plan, chunk: f64) -> Result<Timing> {
         const CHUNKS: usize = 3;
-        let part = chunk / plan.parts as f64;
+        let part = chunk / plan.parts_a_rank() as f64;
         let mut load: HashMap<LinkId, f64> = HashMap::new();
         let mut lanes: Vec<(usize, usize, usize, usize)> = Vec::new();
         for (rank, program) in plan.programs.iter().enumerate() {

@@ -8,6 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Blocks;
+
 /// What is to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -23,21 +25,46 @@ pub enum Collective {
         /// The rank that has the data.
         root: usize,
     },
+    /// The root gets the reduction of all inputs; the others' output is empty.
+    Reduce {
+        /// The rank that gets the result.
+        root: usize,
+    },
+    /// Rank `r` gets block `r` of every rank's input; input and output are `ranks` blocks.
+    AllToAll,
 }
 
 impl Collective {
-    /// Blocks in the input and in the output, for a world of `ranks`.
+    /// Blocks in the input and in the output of the rank with the most, for a world of `ranks`.
     pub fn blocks(self, ranks: usize) -> (usize, usize) {
         match self {
-            Self::AllReduce | Self::Broadcast { .. } => (1, 1),
+            Self::AllReduce | Self::Broadcast { .. } | Self::Reduce { .. } => (1, 1),
             Self::ReduceScatter => (ranks, 1),
             Self::AllGather => (1, ranks),
+            Self::AllToAll => (ranks, ranks),
+        }
+    }
+
+    /// Blocks of all ranks together that differ; a plan's parts are a multiple. All-to-all has one for each pair, so
+    /// that there are no plans for it among more than 65,535 ranks: parts are counted in 32 bits.
+    pub fn distinct(self, ranks: usize) -> usize {
+        match self {
+            Self::AllToAll => ranks.saturating_mul(ranks),
+            _ => self.blocks(ranks).0.max(self.blocks(ranks).1),
+        }
+    }
+
+    /// The rank that has, or gets, what the others do not.
+    pub fn root(self) -> Option<usize> {
+        match self {
+            Self::Broadcast { root } | Self::Reduce { root } => Some(root),
+            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => None,
         }
     }
 
     /// Whether inputs are combined.
     pub fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter)
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
     }
 
     /// What nccl-tests multiplies algbw with to get busbw, the rate that a link must carry.
@@ -45,8 +72,8 @@ impl Collective {
         let n = ranks as f64;
         match self {
             Self::AllReduce => 2.0 * (n - 1.0) / n,
-            Self::ReduceScatter | Self::AllGather => (n - 1.0) / n,
-            Self::Broadcast { .. } => 1.0,
+            Self::ReduceScatter | Self::AllGather | Self::AllToAll => (n - 1.0) / n,
+            Self::Broadcast { .. } | Self::Reduce { .. } => 1.0,
         }
     }
 }
@@ -58,6 +85,8 @@ impl fmt::Display for Collective {
             Self::ReduceScatter => "reduce-scatter",
             Self::AllGather => "all-gather",
             Self::Broadcast { .. } => "broadcast",
+            Self::Reduce { .. } => "reduce",
+            Self::AllToAll => "all-to-all",
         })
     }
 }
@@ -70,7 +99,7 @@ pub struct Plan {
     pub algorithm: String,
     /// What it computes.
     pub collective: Collective,
-    /// Parts of a chunk; a multiple of the blocks of the larger buffer.
+    /// Parts of a chunk, of all ranks together; a multiple of [`Collective::distinct`].
     pub parts: usize,
     /// The most bytes of the message (of its larger buffer) in one chunk.
     pub chunk_bytes: u64,
@@ -224,6 +253,12 @@ impl Plan {
     /// Chunks for a message of `bytes` (of its larger buffer).
     pub fn chunks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.chunk_bytes.max(1)).max(1)
+    }
+
+    /// Parts of a chunk in the larger buffer of a rank: all of them, except of an all-to-all.
+    pub fn parts_a_rank(&self) -> usize {
+        let (inputs, outputs) = self.collective.blocks(self.ranks());
+        Blocks::of(self).per_block() * inputs.max(outputs)
     }
 
     /// Whether each result is made in one instruction from the ranks' own inputs, so that it can be accumulated in a

@@ -20,8 +20,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of `block` elements of `width` bytes a block under `plan`, in `chunks` chunks. All-reduce and
-    /// broadcast have one block; the `count` of reduce-scatter and all-gather is that of a block.
+    /// The layout of `block` elements of `width` bytes a block under `plan`, in `chunks` chunks. All-reduce, reduce and
+    /// broadcast have one block; the `count` of reduce-scatter, all-gather and all-to-all is that of a block.
     ///
     /// # Errors
     /// [`Error::Argument`] where the whole message does not fit the address space.
@@ -32,12 +32,11 @@ impl Layout {
     fn cut(c: Collective, ranks: usize, parts: usize, block: u64, width: usize, chunks: u64) -> Result<Self> {
         message_bytes(c, ranks, block, width)?;
         let (in_blocks, out_blocks) = c.blocks(ranks);
-        let blocks = in_blocks.max(out_blocks) as u64;
-        let parts = parts as u64;
+        let per_block = Blocks::new(c, ranks, parts).per_block() as u64;
         Ok(Self {
             chunks: chunks.max(1),
-            parts,
-            per_block: (parts / blocks).max(1),
+            parts: parts as u64,
+            per_block,
             in_blocks: in_blocks as u64,
             out_blocks: out_blocks as u64,
             block,
@@ -55,7 +54,7 @@ impl Layout {
         self.width
     }
 
-    /// How many parts of one chunk `buffer` holds.
+    /// How many parts of one chunk `buffer` holds at most.
     pub fn parts_in(&self, buffer: Buffer) -> u64 {
         match buffer {
             Buffer::Input => self.in_blocks * self.per_block,
@@ -64,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// Elements of each user buffer.
+    /// Elements of each user buffer, of the rank with the most.
     pub fn elements(&self, buffer: Buffer) -> u64 {
         self.block * if buffer == Buffer::Input { self.in_blocks } else { self.out_blocks }
     }
@@ -101,6 +100,75 @@ impl Layout {
         let pieces = u128::from(self.chunks * self.per_block);
         let lines = (u128::from(self.lines()) * u128::from(piece)).div_ceil(pieces) as u64;
         (lines * self.line()).min(self.block)
+    }
+}
+
+/// Which blocks of a collective each rank's buffers hold, and so which parts of a chunk are where in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    collective: Collective,
+    ranks: usize,
+    per_block: usize,
+}
+
+impl Blocks {
+    /// Those of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        Self::new(plan.collective, plan.ranks(), plan.parts)
+    }
+
+    /// Those of `parts` parts among `ranks` ranks.
+    pub fn new(collective: Collective, ranks: usize, parts: usize) -> Self {
+        Self { collective, ranks, per_block: (parts / collective.distinct(ranks).max(1)).max(1) }
+    }
+
+    /// Parts of a chunk in each block.
+    pub fn per_block(self) -> usize {
+        self.per_block
+    }
+
+    /// The first block in a buffer, how many blocks on the next one is, and how many there are. Block `s * ranks + d`
+    /// of an all-to-all is what rank `s` has for rank `d`.
+    fn run(self, rank: usize, buffer: Buffer) -> (usize, usize, usize) {
+        let n = self.ranks;
+        match (self.collective, buffer) {
+            (_, Buffer::Scratch) => (0, 1, 0),
+            (Collective::Reduce { root }, Buffer::Output) => (0, 1, usize::from(rank == root)),
+            (Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. }, _) => (0, 1, 1),
+            (Collective::ReduceScatter, Buffer::Input) | (Collective::AllGather, Buffer::Output) => (0, 1, n),
+            (Collective::ReduceScatter, Buffer::Output) | (Collective::AllGather, Buffer::Input) => (rank, 1, 1),
+            (Collective::AllToAll, Buffer::Input) => (rank * n, 1, n),
+            (Collective::AllToAll, Buffer::Output) => (rank, n, n),
+        }
+    }
+
+    /// Parts of a chunk in `rank`'s input or output; 0 for scratch, whose size is the program's.
+    pub fn size(self, rank: usize, buffer: Buffer) -> usize {
+        self.run(rank, buffer).2 * self.per_block
+    }
+
+    /// The part at index `at` of `rank`'s input or output.
+    pub fn part(self, rank: usize, buffer: Buffer, at: usize) -> usize {
+        let (first, step, _) = self.run(rank, buffer);
+        (first + at / self.per_block * step) * self.per_block + at % self.per_block
+    }
+
+    /// Where in `rank`'s input or output `part` is, if it is there.
+    pub fn at(self, rank: usize, buffer: Buffer, part: usize) -> Option<usize> {
+        let (first, step, count) = self.run(rank, buffer);
+        let ahead = (part / self.per_block).checked_sub(first).filter(|a| a % step == 0 && a / step < count)?;
+        Some(ahead / step * self.per_block + part % self.per_block)
+    }
+
+    /// The rank whose input alone `part` is; `None` where inputs are reduced.
+    pub fn source(self, part: usize) -> Option<usize> {
+        let block = part / self.per_block;
+        match self.collective {
+            Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => None,
+            Collective::Broadcast { root } => Some(root),
+            Collective::AllGather => Some(block),
+            Collective::AllToAll => Some(block / self.ranks),
+        }
     }
 }
 
@@ -144,6 +212,32 @@ mod tests {
             }
             prop_assert!(seen.iter().all(|n| *n == 1));
         }
+    }
+
+    #[test]
+    fn parts_are_found_where_they_are() {
+        let all = [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Broadcast { root: 1 },
+            Collective::Reduce { root: 2 },
+            Collective::AllToAll,
+        ];
+        for c in all {
+            let blocks = Blocks::new(c, 3, 2 * c.distinct(3));
+            for (rank, buffer) in (0..3).flat_map(|r| [(r, Buffer::Input), (r, Buffer::Output)]) {
+                let parts: Vec<usize> =
+                    (0..blocks.size(rank, buffer)).map(|at| blocks.part(rank, buffer, at)).collect();
+                for part in 0..2 * c.distinct(3) {
+                    assert_eq!(blocks.at(rank, buffer, part), parts.iter().position(|p| *p == part), "{c} {part}");
+                }
+            }
+        }
+        let blocks = Blocks::new(Collective::AllToAll, 3, 18);
+        // The second half of what rank 2 has for rank 1.
+        assert_eq!((blocks.part(2, Buffer::Input, 3), blocks.part(1, Buffer::Output, 5)), (15, 15));
+        assert_eq!(Blocks::new(Collective::Reduce { root: 2 }, 3, 1).size(1, Buffer::Output), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod placement;
 mod verify;
 
 pub use ir::{Buffer, Collective, Instruction, Lane, Parts, Plan, Program, Span};
-pub use layout::{Layout, message_bytes};
+pub use layout::{Blocks, Layout, message_bytes};
 pub use placement::Placement;
 pub(crate) use verify::shape as verify_shape;
 pub use verify::{Refusal, verify};

@@ -27,6 +27,8 @@ impl Asked {
             Some(Collective::ReduceScatter) => (2, 0),
             Some(Collective::AllGather) => (3, 0),
             Some(Collective::Broadcast { root }) => (4, root as u64),
+            Some(Collective::Reduce { root }) => (5, root as u64),
+            Some(Collective::AllToAll) => (6, 0),
         };
         let op = self.op.map_or(u8::MAX, |o| o as u8);
         Descriptor([kind, root, self.count, self.dtype as u64, u64::from(op), self.plan])
@@ -39,6 +41,8 @@ impl Asked {
             2 => "reduce-scatter".into(),
             3 => "all-gather".into(),
             4 => format!("broadcast from rank {root}"),
+            5 => format!("reduce to rank {root}"),
+            6 => "all-to-all".into(),
             other => format!("unknown collective {other}"),
         };
         let dtype = u8::try_from(dtype).ok().and_then(DType::from_code);

@@ -146,7 +146,7 @@ pub fn one_shot(request: Request<'_>) -> Result<Plan> {
         let dst = Span { buffer: Buffer::Output, owner: None, at: 0 };
         d.push(rank, 0, Instruction::Reduce { parts, srcs, dst, finish: true });
     }
-    Ok(d.finish("one-shot".into(), 1, 2))
+    Ok(d.finish("one-shot".into(), 2))
 }
 
 /// The root puts its data where its host can read it, and sends it on along a chain of hosts.
@@ -194,5 +194,5 @@ pub fn broadcast(request: Request<'_>, root: usize) -> Result<Plan> {
             d.deliver(leader, 0, &[0]);
         }
     }
-    Ok(d.finish("direct".into(), 1, 2))
+    Ok(d.finish("direct".into(), 2))
 }

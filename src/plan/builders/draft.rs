@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::plan::builders::Request;
-use crate::plan::{Buffer, Instruction, Lane, Parts, Plan, Program, Span};
+use crate::plan::{Blocks, Buffer, Instruction, Lane, Parts, Plan, Program, Span};
 
 /// Ranks that do a phase together, and the parts that each has after a reduce-scatter or before an all-gather.
 pub(super) struct Group {
@@ -25,18 +25,20 @@ pub(super) struct Draft<'a> {
     programs: Vec<Program>,
     home: HashMap<(usize, u32), Span>,
     flags: HashMap<(usize, usize), u32>,
-    per_block: u32,
+    parts: usize,
+    blocks: Blocks,
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(request: Request<'a>, per_block: usize, lanes: usize) -> Self {
+    pub fn new(request: Request<'a>, parts: usize, lanes: usize) -> Self {
         let program = Program { scratch: 0, lanes: vec![Lane::default(); lanes] };
         Self {
             request,
             programs: vec![program; request.ranks()],
             home: HashMap::new(),
             flags: HashMap::new(),
-            per_block: per_block as u32,
+            parts,
+            blocks: Blocks::new(request.collective, request.ranks(), parts),
         }
     }
 
@@ -51,23 +53,17 @@ impl<'a> Draft<'a> {
 
     /// The place in the user's input that holds `part` at `rank`, if its input has that part.
     fn input(&self, rank: usize, part: u32) -> Option<Span> {
-        let (blocks, _) = self.request.collective.blocks(self.request.ranks());
-        self.block_place(Buffer::Input, blocks, rank, part)
+        self.user(Buffer::Input, rank, part)
     }
 
     /// The place in the user's output for `part` at `rank`, if its output has that part.
     pub fn output(&self, rank: usize, part: u32) -> Option<Span> {
-        let (_, blocks) = self.request.collective.blocks(self.request.ranks());
-        self.block_place(Buffer::Output, blocks, rank, part)
+        self.user(Buffer::Output, rank, part)
     }
 
-    fn block_place(&self, buffer: Buffer, blocks: usize, rank: usize, part: u32) -> Option<Span> {
-        let (inputs, outputs) = self.request.collective.blocks(self.request.ranks());
-        if blocks == inputs.max(outputs) {
-            return Some(Span { buffer, owner: None, at: part });
-        }
-        let first = rank as u32 * self.per_block;
-        (first..first + self.per_block).contains(&part).then(|| Span { buffer, owner: None, at: part - first })
+    fn user(&self, buffer: Buffer, rank: usize, part: u32) -> Option<Span> {
+        let at = self.blocks.at(rank, buffer, part as usize)?;
+        Some(Span { buffer, owner: None, at: at as u32 })
     }
 
     /// Where `part`'s current value is at `rank`.
@@ -192,11 +188,11 @@ impl<'a> Draft<'a> {
         self.copy(rank, lane, moves);
     }
 
-    pub fn finish(self, algorithm: String, parts: usize, depth: usize) -> Plan {
+    pub fn finish(self, algorithm: String, depth: usize) -> Plan {
         Plan {
             algorithm,
             collective: self.request.collective,
-            parts,
+            parts: self.parts,
             chunk_bytes: self.request.chunk_bytes.max(1),
             depth,
             programs: self.programs,

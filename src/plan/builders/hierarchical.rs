@@ -41,15 +41,15 @@ pub fn hierarchical(request: Request<'_>, levels: &[Level]) -> Result<Plan> {
         Collective::AllReduce => (true, true),
         Collective::ReduceScatter => (true, false),
         Collective::AllGather => (false, true),
-        Collective::Broadcast { .. } => {
-            return Err(Error::Plan("a broadcast has no reduce-scatter and all-gather phases; use `direct`".into()));
+        other => {
+            return Err(Error::Plan(format!("{other} has no reduce-scatter and all-gather phases; use `direct`")));
         }
     };
     let machine = Machine::new(levels, request.collective);
     let active: Vec<usize> = (0..levels.len()).filter(|&l| levels[l].ranks > 1).collect();
     let phases = phases(&active, scatters, gathers);
     let lanes = phases.iter().map(|p| p.lane + 1).max().unwrap_or(1);
-    let mut d = Draft::new(request, 1, lanes);
+    let mut d = Draft::new(request, n, lanes);
     if phases.is_empty() {
         d.deliver(0, 0, &[0]);
     }
@@ -79,7 +79,7 @@ pub fn hierarchical(request: Request<'_>, levels: &[Level]) -> Result<Plan> {
     }
     // An all-reduce in one lane waits for all twice a chunk: its scratch is free again when it ends.
     let depth = if lanes == 1 && scatters && gathers { 1 } else { lanes + 1 };
-    Ok(d.finish(name(request.collective, levels, &active), n, depth))
+    Ok(d.finish(name(request.collective, levels, &active), depth))
 }
 
 struct Phase {

@@ -37,9 +37,7 @@ impl Request<'_> {
         if u32::try_from(self.hosts.len()).is_err() {
             return Err(Error::Plan(format!("{} ranks are more than the 2^32 - 1 a plan can name", self.hosts.len())));
         }
-        if let Collective::Broadcast { root } = self.collective
-            && root >= self.hosts.len()
-        {
+        if let Some(root) = self.collective.root().filter(|root| *root >= self.hosts.len()) {
             return Err(Error::Plan(format!("root {root} is not one of the {} ranks", self.hosts.len())));
         }
         Ok(())

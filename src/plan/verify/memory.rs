@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::plan::verify::{Fault, Location, Refusal};
-use crate::plan::{Buffer, Collective, Plan, Span};
+use crate::plan::{Blocks, Buffer, Collective, Plan, Span};
 
 /// Contributions of a set of ranks to one part of one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct Memory<'a> {
     plan: &'a Plan,
     chunks: usize,
     in_place: bool,
-    per_block: usize,
+    blocks: Blocks,
     /// By rank; input, output, scratch one after the other, chunk (or generation) major.
     cells: Vec<Vec<Cell>>,
     sets: Vec<Box<[u64]>>,
@@ -65,8 +65,7 @@ pub(super) struct Memory<'a> {
 impl<'a> Memory<'a> {
     pub fn new(plan: &'a Plan, chunks: usize, in_place: bool) -> Self {
         let n = plan.ranks();
-        let (inputs, outputs) = plan.collective.blocks(n);
-        let per_block = plan.parts / inputs.max(outputs);
+        let blocks = Blocks::of(plan);
         let sets = (0..n)
             .map(|r| {
                 let mut set = vec![0u64; n.div_ceil(64)].into_boxed_slice();
@@ -74,7 +73,7 @@ impl<'a> Memory<'a> {
                 set
             })
             .collect();
-        let mut memory = Self { plan, chunks, in_place, per_block, cells: Vec::new(), sets, unions: HashMap::new() };
+        let mut memory = Self { plan, chunks, in_place, blocks, cells: Vec::new(), sets, unions: HashMap::new() };
         for rank in 0..n {
             let size = memory.size(rank, Buffer::Input) * chunks
                 + memory.size(rank, Buffer::Output) * chunks
@@ -85,10 +84,7 @@ impl<'a> Memory<'a> {
             }
             for chunk in 0..chunks {
                 for at in 0..memory.size(rank, Buffer::Input) {
-                    let part = match plan.collective {
-                        Collective::AllGather => rank * per_block + at,
-                        _ => at,
-                    } as u32;
+                    let part = blocks.part(rank, Buffer::Input, at) as u32;
                     let cell = memory.cell(rank, Span { buffer: Buffer::Input, owner: None, at: at as u32 }, 0, chunk);
                     memory.cells[rank][cell].value = Some(Value {
                         chunk: chunk as u32,
@@ -104,10 +100,8 @@ impl<'a> Memory<'a> {
     }
 
     fn size(&self, rank: usize, buffer: Buffer) -> usize {
-        let (inputs, outputs) = self.plan.collective.blocks(self.plan.ranks());
         match buffer {
-            Buffer::Input => inputs * self.per_block,
-            Buffer::Output => outputs * self.per_block,
+            Buffer::Input | Buffer::Output => self.blocks.size(rank, buffer),
             Buffer::Scratch => self.plan.programs[rank].scratch,
         }
     }
@@ -116,11 +110,13 @@ impl<'a> Memory<'a> {
         let (mut buffer, mut at) = (span.buffer, span.at as usize + i);
         if self.in_place && buffer != Buffer::Scratch {
             // The smaller buffer is the rank's own block of the larger one.
-            let (inputs, outputs) = (self.size(owner, Buffer::Input), self.size(owner, Buffer::Output));
-            if buffer == Buffer::Output && outputs < inputs || buffer == Buffer::Input && inputs < outputs {
-                at += owner * self.per_block;
-            }
-            buffer = if inputs > outputs { Buffer::Input } else { Buffer::Output };
+            let larger = if self.size(owner, Buffer::Input) > self.size(owner, Buffer::Output) {
+                Buffer::Input
+            } else {
+                Buffer::Output
+            };
+            at = self.blocks.at(owner, larger, self.blocks.part(owner, buffer, at)).unwrap_or(at);
+            buffer = larger;
         }
         let inputs = self.size(owner, Buffer::Input);
         let outputs = self.size(owner, Buffer::Output);
@@ -259,10 +255,7 @@ impl<'a> Memory<'a> {
                 for at in 0..self.size(rank, Buffer::Output) {
                     let span = Span { buffer: Buffer::Output, owner: None, at: at as u32 };
                     let cell = &self.cells[rank][self.cell(rank, span, 0, chunk)];
-                    let part = match self.plan.collective {
-                        Collective::ReduceScatter => rank * self.per_block + at,
-                        _ => at,
-                    } as u32;
+                    let part = self.blocks.part(rank, Buffer::Output, at) as u32;
                     let last = cell.written.map(|w| w.at);
                     let wrong = |fault, why: String| {
                         let place = if self.in_place { ", in place" } else { "" };
@@ -274,8 +267,8 @@ impl<'a> Memory<'a> {
                     if v.part != part || v.chunk as usize != chunk {
                         return wrong(Fault::WrongData, format!("with part {} where part {part} should be", v.part));
                     }
-                    match self.plan.collective {
-                        Collective::AllReduce | Collective::ReduceScatter => {
+                    match self.blocks.source(part as usize) {
+                        None => {
                             let missing = self.missing(v.ranks);
                             if !missing.is_empty() {
                                 let without = crate::text::list(&missing);
@@ -293,11 +286,7 @@ impl<'a> Memory<'a> {
                                 return wrong(Fault::DifferentBits, why);
                             }
                         }
-                        Collective::AllGather | Collective::Broadcast { .. } => {
-                            let owner = match self.plan.collective {
-                                Collective::Broadcast { root } => root,
-                                _ => part as usize / self.per_block,
-                            };
+                        Some(owner) => {
                             if v.ranks as usize != owner {
                                 return wrong(
                                     Fault::WrongData,

@@ -46,8 +46,12 @@ fn collective(text: &str) -> std::result::Result<Collective, String> {
         "reduce-scatter" => Collective::ReduceScatter,
         "all-gather" => Collective::AllGather,
         "broadcast" => Collective::Broadcast { root: 0 },
+        "reduce" => Collective::Reduce { root: 0 },
+        "all-to-all" => Collective::AllToAll,
         _ => {
-            return Err(format!("`{text}` is no collective; all-reduce, reduce-scatter, all-gather or broadcast is"));
+            return Err(format!(
+                "`{text}` is no collective; all-reduce, reduce-scatter, all-gather, broadcast, reduce or all-to-all is"
+            ));
         }
     })
 }
