@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::plan::bound::{Bound, bound};
-use crate::plan::builders::{self, Level, Method, Request};
+use crate::plan::builders::{self, Lanes, Nest, Request, Shape};
 use crate::plan::cost::Cost;
 use crate::plan::{Collective, Placement, Plan};
 use crate::topology::Topology;
@@ -101,7 +101,9 @@ pub fn choose(
     wish: &Wish,
 ) -> Result<Choice> {
     let most = most_chunk(topology, placement, bytes);
-    let request = Request { collective, hosts: placement.hosts(), chunk_bytes: most };
+    let gpus = placement.devices().iter().all(|d| topology.device(*d).cpu.is_none());
+    let lanes = if gpus { Lanes::Fine } else { Lanes::Coarse };
+    let request = Request { collective, hosts: placement.hosts(), chunk_bytes: most, lanes };
     let plans = candidates(request, &placement.levels(), wish)?;
     let mut timed: Vec<(Candidate, Plan)> = Vec::new();
     for mut plan in plans {
@@ -138,12 +140,6 @@ fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<
     if let Some(name) = wish.algorithm.as_deref().filter(|a| !builders::NAMES.contains(a)) {
         return Err(Error::Plan(format!("there is no algorithm `{name}`; {} are", builders::NAMES.join(", "))));
     }
-    if let Collective::Broadcast { root } = request.collective {
-        return match &wish.algorithm {
-            Some(name) if name != "direct" => Err(Error::Plan(format!("`{name}` makes no broadcast; `direct` does"))),
-            _ => Ok(vec![builders::broadcast(request, root)?]),
-        };
-    }
     let forced = wish.algorithm.is_some();
     let mut plans = Vec::new();
     let mut reasons: Vec<Error> = Vec::new();
@@ -159,28 +155,32 @@ fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<
     };
     let small = n <= DIRECT_MOST || forced || wish.single_step;
     if request.collective == Collective::AllReduce && wanted("one-shot") && small {
-        offer(builders::one_shot(request));
+        offer(builders::one_shot(request, &[vec![(0..n).collect()]]));
     }
-    if (wanted("two-shot") || wanted("direct")) && small {
+    if wanted("direct") && small && request.collective != Collective::AllReduce {
+        offer(builders::flat(request, Shape::Direct));
+    }
+    if wanted("two-shot") && small {
         offer(builders::two_shot(request));
     }
-    if wanted("ring") {
-        offer(builders::ring(request));
+    for shape in [Shape::Ring(vec![]), Shape::Tree, Shape::HalvingDoubling] {
+        if wanted(shape.name()) {
+            offer(builders::flat(request, shape));
+        }
     }
     if wanted("hierarchical") {
         if sizes.len() > 1 {
-            for inner in [Method::Direct, Method::Ring] {
-                for outer in [Method::Ring, Method::Direct] {
+            for inner in [Shape::Direct, Shape::Ring(vec![])] {
+                for outer in [Shape::Ring(vec![]), Shape::Direct, Shape::HalvingDoubling, Shape::Tree] {
                     let last = sizes.len() - 1;
-                    if outer == Method::Direct && sizes[last] > DIRECT_MOST {
+                    if outer == Shape::Direct && sizes[last] > DIRECT_MOST {
                         continue;
                     }
-                    let level = |(i, ranks): (usize, &usize)| Level {
-                        ranks: *ranks,
-                        method: if i == last { outer } else { inner },
+                    let level = |(i, ranks): (usize, &usize)| {
+                        (*ranks, Arc::new(if i == last { outer.clone() } else { inner.clone() }))
                     };
-                    let levels: Vec<Level> = sizes.iter().enumerate().map(level).collect();
-                    offer(builders::hierarchical(request, &levels));
+                    let levels: Vec<_> = sizes.iter().enumerate().map(level).collect();
+                    offer(builders::hierarchical(request, &Nest::even(&levels), true));
                 }
             }
         } else if forced {

@@ -1,186 +1,329 @@
-//! Reduce-scatter inside, all-reduce between, all-gather inside, over any number of levels.
+//! Any shape at any level of the machine: reduce-scatter inside, all-reduce between, all-gather inside.
 //!
-//! Each level is a phase of its own in a lane of its own, so that while chunk `k` is between hosts, chunk `k + 1` is
-//! being reduced inside. With one level this is the flat algorithm itself.
+//! In every group one member stands for a shard: the one with the same place in its group as the shard's owner has in
+//! its own, so that each shard leaves a host by the NIC nearest to it. Where groups are unequal, places are compared
+//! by weight (the bandwidth of each rank's NIC), so that a rank stands for as many shards as its NIC can carry.
 
-use crate::plan::builders::draft::{Draft, Group};
-use crate::plan::builders::{Request, direct, ring};
+use std::sync::Arc;
+
+use crate::plan::builders::tree::{Edge, Shape, Tree};
+use crate::plan::builders::{Request, weave};
 use crate::plan::{Collective, Plan};
 use crate::{Error, Result};
 
-/// How the ranks of one level work together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// Every rank with every other.
-    Direct,
-    /// In a ring.
-    Ring,
+/// Shards among unequal groups, at most.
+const MAX_SHARDS: usize = 64;
+/// Edges of all trees, at most: some gigabytes of plan.
+const MAX_EDGES: usize = 1 << 25;
+
+/// Ranks in groups of groups.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nest {
+    ranks: Vec<u32>,
+    /// None for a single rank.
+    members: Vec<Nest>,
+    shape: Arc<Shape>,
+    weight: f64,
+    stage: u8,
 }
 
-/// One level of the machine, innermost first: groups of `ranks` ranks or of the groups below.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Level {
-    /// Members of a group.
-    pub ranks: usize,
-    /// How they work together.
-    pub method: Method,
+impl Nest {
+    /// A rank, and the bandwidth by which it leaves its group (any unit; all alike where it does not matter).
+    pub fn rank(rank: usize, weight: f64) -> Self {
+        let shape = Arc::new(Shape::Direct);
+        Self { ranks: vec![rank as u32], members: vec![], shape, weight: weight.max(0.0), stage: 0 }
+    }
+
+    /// A group that works together as `shape` says.
+    pub fn group(members: Vec<Self>, shape: impl Into<Arc<Shape>>) -> Self {
+        let below = members.iter().filter(|m| !m.members.is_empty()).map(|m| m.stage + 1).max();
+        Self {
+            ranks: members.iter().flat_map(|m| m.ranks.iter().copied()).collect(),
+            weight: members.iter().map(|m| m.weight).sum(),
+            stage: below.unwrap_or(0),
+            shape: shape.into(),
+            members,
+        }
+    }
+
+    /// Groups of equal sizes, innermost first: rank `c0 + n0 * (c1 + n1 * ...)` is member `c0` of its innermost group.
+    pub fn even(levels: &[(usize, Arc<Shape>)]) -> Self {
+        let Some(((size, shape), inner)) = levels.split_last() else { return Self::rank(0, 1.0) };
+        let below = Self::even(inner);
+        let n = below.ranks.len();
+        Self::group((0..*size).map(|i| below.moved((i * n) as u32)).collect(), shape.clone())
+    }
+
+    fn moved(&self, by: u32) -> Self {
+        Self {
+            ranks: self.ranks.iter().map(|r| r + by).collect(),
+            members: self.members.iter().map(|m| m.moved(by)).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The member with `rank`.
+    fn index(&self, rank: u32) -> Option<usize> {
+        self.members.iter().position(|m| m.ranks.contains(&rank))
+    }
+
+    /// Each rank with its share of the way through the group.
+    fn leaves(&self) -> Vec<(u32, f64)> {
+        match self.members.is_empty() {
+            true => vec![(self.ranks[0], self.weight)],
+            false => self.members.iter().flat_map(Self::leaves).collect(),
+        }
+    }
+
+    /// The rank at `place`, of 0 to 1.
+    fn leader(&self, place: f64) -> u32 {
+        if let [one] = self.ranks[..] {
+            return one;
+        }
+        let leaves = self.leaves();
+        let even = self.weight <= 0.0;
+        let total = if even { leaves.len() as f64 } else { self.weight };
+        let mut left = place * total;
+        for (rank, weight) in &leaves {
+            left -= if even { 1.0 } else { *weight };
+            if left < 0.0 {
+                return *rank;
+            }
+        }
+        leaves.last().map_or(0, |l| l.0)
+    }
+
+    /// The middle of `rank`'s place in this group.
+    fn place(&self, rank: u32) -> f64 {
+        let leaves = self.leaves();
+        let even = self.weight <= 0.0;
+        let weight = |w: f64| if even { 1.0 } else { w };
+        let before: f64 = leaves.iter().take_while(|l| l.0 != rank).map(|l| weight(l.1)).sum();
+        let own = leaves.iter().find(|l| l.0 == rank).map_or(1.0, |l| weight(l.1));
+        (before + own / 2.0) / leaves.iter().map(|l| weight(l.1)).sum::<f64>()
+    }
+
+    /// In how many ways each root's data goes.
+    fn variants(&self) -> usize {
+        self.members.iter().map(Self::variants).fold(self.shape.variants().max(1), lcm)
+    }
+
+    /// All levels, the outermost first: their group sizes (the largest) and shapes.
+    fn levels(&self) -> Vec<(usize, &Shape)> {
+        let mut levels = Vec::new();
+        let mut at = self;
+        while !at.members.is_empty() {
+            if at.members.len() > 1 {
+                levels.push((at.members.len(), &*at.shape));
+            }
+            let Some(next) = at.members.iter().max_by_key(|m| m.ranks.len()) else { break };
+            at = next;
+        }
+        levels
+    }
+
+    /// The tree of `root`'s data over the whole group; `leaders` stand for the members.
+    fn tree(&self, root: u32, place: f64, variant: usize, outward: bool, edges: &mut Vec<Edge>) {
+        let Some(at) = self.index(root) else { return };
+        let leader = |(i, m): (usize, &Self)| if i == at { root } else { m.leader(place) };
+        let leaders: Vec<u32> = self.members.iter().enumerate().map(leader).collect();
+        let steps = self.shape.steps(leaders.len(), at, variant % self.shape.variants().max(1), outward);
+        edges.extend(steps.into_iter().map(|(parent, child, step)| Edge {
+            parent: leaders[parent],
+            child: leaders[child],
+            stage: self.stage,
+            step,
+            stream: if self.shape.streams() { step as u16 } else { 0 },
+            joined: self.shape.joined(),
+        }));
+        for (member, leader) in self.members.iter().zip(leaders).filter(|(m, _)| m.ranks.len() > 1) {
+            member.tree(leader, member.place(leader), variant, outward, edges);
+        }
+    }
+
+    /// The way from one rank to another, a step a level.
+    fn path(&self, from: u32, to: u32, edges: &mut Vec<Edge>) {
+        let (Some(a), Some(b)) = (self.index(from), self.index(to)) else { return };
+        let leader = if a == b { from } else { self.members[b].leader(self.members[a].place(from)) };
+        if a != b {
+            let n = self.members.len();
+            let step = ((b + n - a) % n) as u32;
+            edges.push(Edge { parent: from, child: leader, stage: self.stage, step, stream: 0, joined: false });
+        }
+        self.members[b].path(leader, to, edges);
+    }
 }
 
-/// A plan over `levels`: rank `c0 + n0 * (c1 + n1 * ...)` is member `c0` of its innermost group, and so on.
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x.max(1) * b
+}
+
+/// The trees of a collective, and how many parts a chunk has.
+struct Trees {
+    parts: usize,
+    ins: Vec<Tree>,
+    outs: Vec<Tree>,
+}
+
+/// A plan in which the groups of `nest` work together, level by level. A broadcast or a reduction goes over all ranks of
+/// the root's group at the outermost level, so that all its NICs are used; with one level, over all ranks if `spread`.
 ///
 /// # Errors
-/// [`Error::Plan`] where the levels do not multiply to the number of ranks, or the collective has no such form.
-pub fn hierarchical(request: Request<'_>, levels: &[Level]) -> Result<Plan> {
+/// [`Error::Plan`] where the nest is not of the request's ranks, a level has a shape that it cannot have, or the plan
+/// would be too large.
+pub fn hierarchical(request: Request<'_>, nest: &Nest, spread: bool) -> Result<Plan> {
     request.check()?;
     let n = request.ranks();
-    if levels.iter().map(|l| l.ranks).try_fold(1usize, usize::checked_mul) != Some(n) {
-        let sizes: Vec<String> = levels.iter().map(|l| l.ranks.to_string()).collect();
-        return Err(Error::Plan(format!("levels of {} do not make {n} ranks", sizes.join(" x "))));
+    let mut ranks = nest.ranks.clone();
+    ranks.sort_unstable();
+    if !ranks.iter().copied().eq(0..n as u32) {
+        return Err(Error::Plan(format!("groups of {} ranks in all do not make the {n} ranks once each", ranks.len())));
     }
-    let (scatters, gathers) = match request.collective {
+    let inner_tree = |m: &Nest| m.levels().iter().any(|(_, s)| **s == Shape::Tree);
+    if nest.members.iter().any(inner_tree) {
+        return Err(Error::Plan("`tree` chooses its own roots, so it is for the outermost level only".into()));
+    }
+    let trees = trees(request.collective, n, nest, spread)?;
+    Ok(weave::weave(request, name(request.collective, nest, spread), trees.parts, &trees.ins, &trees.outs))
+}
+
+fn trees(collective: Collective, n: usize, nest: &Nest, spread: bool) -> Result<Trees> {
+    let variants = nest.variants();
+    let (gathers, spreads) = match collective {
         Collective::AllReduce => (true, true),
-        Collective::ReduceScatter => (true, false),
-        Collective::AllGather => (false, true),
-        other => {
-            return Err(Error::Plan(format!("{other} has no reduce-scatter and all-gather phases; use `direct`")));
-        }
+        Collective::ReduceScatter | Collective::Reduce { .. } => (true, false),
+        Collective::AllGather | Collective::Broadcast { .. } | Collective::AllToAll => (false, true),
     };
-    let machine = Machine::new(levels, request.collective);
-    let active: Vec<usize> = (0..levels.len()).filter(|&l| levels[l].ranks > 1).collect();
-    let phases = phases(&active, scatters, gathers);
-    let lanes = phases.iter().map(|p| p.lane + 1).max().unwrap_or(1);
-    let mut d = Draft::new(request, n, lanes);
-    if phases.is_empty() {
-        d.deliver(0, 0, &[0]);
-    }
-    let mut lane = 0;
-    for (at, phase) in phases.iter().enumerate() {
-        if phase.lane != lane {
-            (0..n).for_each(|rank| d.order(rank, lane, phase.lane, 0));
-            lane = phase.lane;
+    // Root, place and variant of each part.
+    let mut roots: Vec<(u32, f64, usize)> = Vec::new();
+    let mut through = None;
+    match collective {
+        Collective::AllToAll => return all_to_all(n, nest),
+        Collective::ReduceScatter | Collective::AllGather => {
+            if nest.shape.roots(2).is_some() && n > 1 {
+                return Err(Error::Plan(format!("`tree` has two roots, and {collective} needs one at every rank")));
+            }
+            let place = |r: u32| nest.index(r).map_or(0.5, |m| nest.members[m].place(r));
+            roots.extend((0..n as u32).flat_map(|r| (0..variants).map(move |v| (r, v))).map(|(r, v)| (r, place(r), v)));
         }
-        let rest = &phases[at + 1..];
-        for group in machine.groups(phase.level) {
-            let method = levels[phase.level].method;
-            // What the host reads next must be where it can read it.
-            let shared = rest.first().is_some_and(|next| reads_peers(&d, &machine, levels, next))
-                || (phase.last_scatter && rest.iter().any(|p| p.gather && reads_peers(&d, &machine, levels, p)));
-            match (phase.gather, method) {
-                (false, Method::Direct) => direct::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared),
-                (false, Method::Ring) => ring::reduce_scatter(&mut d, &group, lane, phase.last_scatter, shared),
-                (true, Method::Direct) => direct::all_gather(&mut d, &group, lane, shared),
-                (true, Method::Ring) => ring::all_gather(&mut d, &group, lane, shared),
+        Collective::AllReduce => roots = shards(nest, variants),
+        Collective::Broadcast { root } | Collective::Reduce { root } => {
+            let root = root as u32;
+            through = Some(root);
+            let group = match nest.members.get(nest.index(root).unwrap_or(0)) {
+                Some(group) if group.ranks.len() > 1 => group,
+                _ if spread || nest.members.is_empty() => nest,
+                _ => &Nest::rank(root as usize, 1.0),
+            };
+            match nest.shape.roots(nest.members.len()) {
+                Some(_) if n > 1 => roots = shards(nest, variants),
+                _ => {
+                    for (rank, _) in group.leaves() {
+                        roots.extend((0..variants).map(|v| (rank, group.place(rank), v)));
+                    }
+                }
             }
         }
     }
-    if lanes > 1 {
-        // A chunk begins only when one that shares its generation of scratch has left the last lane everywhere.
-        (0..n).for_each(|rank| d.order(rank, lane, 0, lanes as u32));
+    if roots.len().saturating_mul(n) > MAX_EDGES {
+        return Err(Error::Plan(format!(
+            "{} trees over {n} ranks are more steps than the {MAX_EDGES} a plan may have",
+            roots.len()
+        )));
     }
-    // An all-reduce in one lane waits for all twice a chunk: its scratch is free again when it ends.
-    let depth = if lanes == 1 && scatters && gathers { 1 } else { lanes + 1 };
-    Ok(d.finish(name(request.collective, levels, &active), depth))
+    let make = |outward: bool| -> Vec<Tree> {
+        let tree = |(part, &(root, place, variant)): (usize, &(u32, f64, usize))| {
+            let mut edges = Vec::with_capacity(n.saturating_sub(1));
+            nest.tree(root, place, variant, outward, &mut edges);
+            let tree = Tree { part: part as u32, root, edges };
+            through.map_or(tree.clone(), |r| rerooted(tree, r))
+        };
+        roots.iter().enumerate().map(tree).collect()
+    };
+    let ins = if gathers { make(false) } else { vec![] };
+    let outs = if spreads { make(true) } else { vec![] };
+    Ok(Trees { parts: roots.len().max(1), ins, outs })
 }
 
-struct Phase {
-    level: usize,
-    lane: usize,
-    gather: bool,
-    last_scatter: bool,
-}
-
-/// Inwards to outwards scattering, then back; the outermost level does both in one lane.
-fn phases(active: &[usize], scatters: bool, gathers: bool) -> Vec<Phase> {
-    let mut phases = Vec::new();
-    if scatters {
-        for (lane, &level) in active.iter().enumerate() {
-            phases.push(Phase { level, lane, gather: false, last_scatter: lane + 1 == active.len() });
+/// Who owns the shards of an all-reduce: in every group of the outermost level the same places.
+fn shards(nest: &Nest, variants: usize) -> Vec<(u32, f64, usize)> {
+    if nest.members.is_empty() {
+        return vec![(nest.ranks[0], 0.5, 0)];
+    }
+    let sizes = nest.members.iter().map(|m| m.ranks.len());
+    let most = sizes.clone().max().unwrap_or(1);
+    let even = |m: &Nest| m.leaves().windows(2).all(|w| w[0].1 == w[1].1);
+    let shards = if nest.members.iter().all(even) { sizes.fold(1, lcm) } else { MAX_SHARDS };
+    let shards = if shards > MAX_SHARDS.max(most) { MAX_SHARDS.max(most) } else { shards };
+    let mut roots = Vec::new();
+    for s in 0..shards {
+        let place = (s as f64 + 0.5) / shards as f64;
+        match nest.shape.roots(nest.members.len()) {
+            Some(two) => {
+                roots.extend((0..variants).map(|v| (nest.members[two[v % 2]].leader(place), place, v)));
+            }
+            None => {
+                for member in &nest.members {
+                    roots.extend((0..variants).map(|v| (member.leader(place), place, v)));
+                }
+            }
         }
     }
-    if gathers {
-        let first = phases.last().map_or(0, |p: &Phase| p.lane);
-        for (i, &level) in active.iter().rev().enumerate() {
-            phases.push(Phase { level, lane: first + i, gather: true, last_scatter: false });
-        }
+    roots
+}
+
+/// The same tree from `root`: the step by which it was reached is left out, and one to the old root put in front.
+fn rerooted(mut tree: Tree, root: u32) -> Tree {
+    if tree.root == root {
+        return tree;
     }
-    phases
+    tree.edges.retain(|e| e.child != root);
+    let stage = tree.edges.iter().map(|e| e.stage).max().unwrap_or(0);
+    let first = Edge { parent: root, child: tree.root, stage, step: 0, stream: u16::MAX, joined: false };
+    tree.edges.iter_mut().for_each(|e| e.step += 1);
+    // A parent comes before its children: the old root now hangs on the new one, which has its children already.
+    tree.edges.insert(0, first);
+    tree.root = root;
+    tree
 }
 
-/// Whether the members of this phase's groups read each other's scratch.
-fn reads_peers(d: &Draft<'_>, machine: &Machine, levels: &[Level], phase: &Phase) -> bool {
-    levels[phase.level].method == Method::Direct && d.mapped(&machine.members(phase.level, 0))
+fn all_to_all(n: usize, nest: &Nest) -> Result<Trees> {
+    let levels = nest.levels();
+    if let Some((_, shape)) = levels.iter().find(|(_, s)| **s != Shape::Direct) {
+        return Err(Error::Plan(format!(
+            "an all-to-all goes from rank to rank at each level, not by `{}`",
+            shape.name()
+        )));
+    }
+    if n.saturating_mul(n).saturating_mul(levels.len().max(1)) > MAX_EDGES {
+        return Err(Error::Plan(format!(
+            "an all-to-all among {n} ranks has more than the {MAX_EDGES} steps of a plan"
+        )));
+    }
+    let pairs = (0..n as u32).flat_map(|from| (0..n as u32).map(move |to| (from, to)));
+    let tree = |(from, to): (u32, u32)| {
+        let mut edges = Vec::new();
+        nest.path(from, to, &mut edges);
+        Tree { part: from * n as u32 + to, root: from, edges }
+    };
+    Ok(Trees { parts: n * n, ins: vec![], outs: pairs.map(tree).collect() })
 }
 
-fn name(collective: Collective, levels: &[Level], active: &[usize]) -> String {
-    let word = |m: Method| if m == Method::Direct { "direct" } else { "ring" };
-    match active {
+fn name(collective: Collective, nest: &Nest, spread: bool) -> String {
+    let levels = nest.levels();
+    let rooted = matches!(collective, Collective::Broadcast { .. } | Collective::Reduce { .. });
+    match levels[..] {
         [] => "copy".into(),
-        [one] => match levels[*one].method {
-            Method::Direct if collective == Collective::AllReduce => "two-shot".into(),
-            method => word(method).into(),
-        },
+        [(_, Shape::Direct)] if collective == Collective::AllReduce || (rooted && spread) => "two-shot".into(),
+        [(_, Shape::Ring(cycles))] if cycles.len() > 1 => format!("{} rings", cycles.len()),
+        [(_, shape)] => shape.name().into(),
         _ => {
-            let each: Vec<String> =
-                active.iter().map(|&l| format!("{} {}", word(levels[l].method), levels[l].ranks)).collect();
-            format!("hierarchical({})", each.join(", "))
+            let words: Vec<String> = levels.iter().rev().map(|(n, s)| format!("{} {n}", s.name())).collect();
+            format!("hierarchical({})", words.join(", "))
         }
-    }
-}
-
-/// Ranks and parts in the mixed radix of the levels.
-struct Machine {
-    sizes: Vec<usize>,
-    /// The rank that ends with each part after all scattering.
-    owners: Vec<usize>,
-    /// The parts that each rank ends with.
-    ranks: usize,
-}
-
-impl Machine {
-    fn new(levels: &[Level], collective: Collective) -> Self {
-        let sizes: Vec<usize> = levels.iter().map(|l| l.ranks).collect();
-        let ranks = sizes.iter().product();
-        let owners = (0..ranks)
-            .map(|part| {
-                if collective != Collective::AllReduce {
-                    return part;
-                }
-                // The innermost coordinate is the most significant, so that every share is one run of parts.
-                let (mut rest, mut weight, mut span, mut owner) = (part, 1, ranks, 0);
-                for &size in &sizes {
-                    span /= size;
-                    owner += rest / span * weight;
-                    rest %= span;
-                    weight *= size;
-                }
-                owner
-            })
-            .collect();
-        Self { sizes, owners, ranks }
-    }
-
-    /// How far apart in rank the members of a group of `level` are.
-    fn stride(&self, level: usize) -> usize {
-        self.sizes[..level].iter().product()
-    }
-
-    fn members(&self, level: usize, first: usize) -> Vec<usize> {
-        (0..self.sizes[level]).map(|c| first + c * self.stride(level)).collect()
-    }
-
-    fn groups(&self, level: usize) -> Vec<Group> {
-        let stride = self.stride(level);
-        let mut by_inner: Vec<Vec<u32>> = vec![Vec::new(); stride * self.sizes[level]];
-        for (part, owner) in self.owners.iter().enumerate() {
-            by_inner[owner % (stride * self.sizes[level])].push(part as u32);
-        }
-        (0..self.ranks)
-            .filter(|rank| (rank / stride).is_multiple_of(self.sizes[level]))
-            .map(|first| {
-                let ranks = self.members(level, first);
-                let shares = ranks.iter().map(|r| by_inner[r % (stride * self.sizes[level])].clone()).collect();
-                Group { ranks, shares }
-            })
-            .collect()
     }
 }

@@ -1,15 +1,18 @@
-//! From a collective to programs, one file an algorithm.
+//! From a collective to programs.
 //!
-//! An algorithm is written as *phases*: a reduce-scatter and an all-gather among a group of ranks. [`hierarchical`]
-//! strings phases together, and the flat algorithms are its case of one level.
+//! An algorithm is a [`Shape`]: the trees along which the members of a group bring data together and spread it.
+//! [`hierarchical`] strings shapes together over the levels of a machine, the flat algorithms being its case of one
+//! level, and `weave` makes programs of the trees.
 
-mod direct;
-mod draft;
 mod hierarchical;
-mod ring;
+mod one_shot;
+mod tree;
+mod weave;
 
-pub use direct::{broadcast, one_shot};
-pub use hierarchical::{Level, Method, hierarchical};
+pub use hierarchical::{Nest, hierarchical};
+pub use one_shot::one_shot;
+pub use tree::{Edge, Shape, Tree};
+pub use weave::Lanes;
 
 use crate::plan::{Collective, Plan};
 use crate::{Error, Result};
@@ -23,6 +26,8 @@ pub struct Request<'a> {
     pub hosts: &'a [usize],
     /// Bytes of the message in one chunk at most.
     pub chunk_bytes: u64,
+    /// How finely work is cut into lanes.
+    pub lanes: Lanes,
 }
 
 impl Request<'_> {
@@ -44,15 +49,21 @@ impl Request<'_> {
     }
 }
 
-/// Reduce-scatter and all-gather in one group: every rank ends with its share, then every rank with all.
-pub fn two_shot(request: Request<'_>) -> Result<Plan> {
-    hierarchical(request, &[Level { ranks: request.ranks(), method: Method::Direct }])
+/// All ranks as one group, in rank order, that works together as `shape` says.
+///
+/// # Errors
+/// As [`hierarchical`].
+pub fn flat(request: Request<'_>, shape: Shape) -> Result<Plan> {
+    hierarchical(request, &Nest::even(&[(request.ranks(), shape.into())]), false)
 }
 
-/// A ring in rank order, each step passing one part on.
-pub fn ring(request: Request<'_>) -> Result<Plan> {
-    hierarchical(request, &[Level { ranks: request.ranks(), method: Method::Ring }])
+/// Reduce-scatter and all-gather in one group: every rank ends with its share, then every rank with all.
+///
+/// # Errors
+/// As [`hierarchical`].
+pub fn two_shot(request: Request<'_>) -> Result<Plan> {
+    hierarchical(request, &Nest::even(&[(request.ranks(), Shape::Direct.into())]), true)
 }
 
 /// The builders that a user can name.
-pub const NAMES: [&str; 5] = ["one-shot", "two-shot", "direct", "ring", "hierarchical"];
+pub const NAMES: [&str; 7] = ["one-shot", "two-shot", "direct", "ring", "tree", "halving-doubling", "hierarchical"];

@@ -1,14 +1,19 @@
 use super::*;
 use crate::plan::Lane;
-use crate::plan::builders::{self, Level, Method, Request};
+use crate::plan::builders::{self, Lanes, Nest, Request, Shape};
 use proptest::prelude::*;
+use std::sync::Arc;
 
-const ALL: [Collective; 4] =
-    [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Broadcast { root: 0 }];
+fn all_reduce(hosts: &[usize]) -> Request<'_> {
+    Request { collective: Collective::AllReduce, hosts, chunk_bytes: 1 << 20, lanes: Lanes::Coarse }
+}
 
 fn two_shot(ranks: usize) -> Plan {
-    builders::two_shot(Request { collective: Collective::AllReduce, hosts: &vec![0; ranks], chunk_bytes: 1 << 20 })
-        .unwrap()
+    builders::two_shot(all_reduce(&vec![0; ranks])).unwrap()
+}
+
+fn one_shot(request: Request<'_>) -> Plan {
+    builders::one_shot(request, &[vec![(0..request.hosts.len()).collect()]]).unwrap()
 }
 
 fn refused(plan: &Plan) -> Refusal {
@@ -77,9 +82,13 @@ fn a_missing_wait_is_refused() {
             .collect();
         for wait in waits {
             let mut plan = whole.clone();
-            let Instruction::Await { from, flag, .. } = plan.programs[victim].lanes[0].0.remove(wait) else { panic!() };
-            let gone = |i: &Instruction| *i == Instruction::Notify { to: victim as u32, flag };
-            plan.programs[from as usize].lanes[0].0.retain(|i| !gone(i));
+            let awaited = plan.programs[victim].lanes[0].0.remove(wait);
+            let Instruction::Await { from, flag, .. } = awaited else { panic!() };
+            let earlier = whole.programs[victim].lanes[0].0[..wait].iter().filter(|i| **i == awaited).count();
+            let code = &mut plan.programs[from as usize].lanes[0].0;
+            let notice = Instruction::Notify { to: victim as u32, flag };
+            let pair = (0..code.len()).filter(|&i| code[i] == notice).nth(earlier).unwrap();
+            code.remove(pair);
             let r = refused(&plan);
             assert!(matches!(r.fault, Fault::ReadBeforeWrite | Fault::UnorderedRead), "{r}");
         }
@@ -100,8 +109,7 @@ fn unordered_writes_to_one_place_are_refused() {
 
 #[test]
 fn scratch_reused_too_early_is_refused() {
-    let request = Request { collective: Collective::AllReduce, hosts: &[0; 2], chunk_bytes: 64 };
-    let mut plan = builders::one_shot(request).unwrap();
+    let mut plan = one_shot(all_reduce(&[0; 2]));
     plan.depth = 1;
     let r = refused(&plan);
     assert_eq!(r.fault, Fault::UnorderedRead, "{r}");
@@ -126,8 +134,7 @@ fn a_cyclic_wait_is_refused() {
 
 #[test]
 fn a_ring_of_sends_that_all_go_first_twice_is_refused() {
-    let mut plan =
-        builders::ring(Request { collective: Collective::AllReduce, hosts: &[0, 1], chunk_bytes: 1024 }).unwrap();
+    let mut plan = builders::flat(all_reduce(&[0, 1]), Shape::Ring(vec![])).unwrap();
     for program in &mut plan.programs {
         // Two sends in a row need a channel of two parts; one is all that is promised.
         program.lanes[0].0.sort_by_key(|i| !matches!(i, Instruction::Send { .. }));
@@ -137,8 +144,7 @@ fn a_ring_of_sends_that_all_go_first_twice_is_refused() {
 
 #[test]
 fn bits_that_would_differ_are_refused() {
-    let mut plan =
-        builders::one_shot(Request { collective: Collective::AllReduce, hosts: &[0; 3], chunk_bytes: 64 }).unwrap();
+    let mut plan = one_shot(all_reduce(&[0; 3]));
     let i = find(&plan, 1, |i| matches!(i, Instruction::Reduce { .. }));
     if let Instruction::Reduce { srcs, .. } = &mut plan.programs[1].lanes[0].0[i] {
         srcs.reverse();
@@ -179,41 +185,96 @@ fn memory_of_another_host_is_refused() {
     assert!(r.to_string().contains("another host"), "{r}");
 }
 
+/// The first three have a block for every rank or none at all.
+fn collectives(root: usize) -> [Collective; 6] {
+    [
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::AllReduce,
+        Collective::Broadcast { root },
+        Collective::Reduce { root },
+    ]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn every_plan_that_is_built_is_right(
-        sizes in prop::collection::vec(1usize..5, 1..4), rings in prop::collection::vec(any::<bool>(), 3),
-        local in any::<bool>(), which in 0usize..3,
+        sizes in prop::collection::vec(1usize..5, 1..4), shapes in prop::collection::vec(0usize..5, 3),
+        local in any::<bool>(), fine in any::<bool>(), spread in any::<bool>(), which in 0usize..6,
+        root in any::<prop::sample::Index>(), lost in any::<prop::sample::Index>(),
     ) {
-        let ranks: usize = sizes.iter().product();
-        // One host in all, or one for each innermost group.
-        let hosts: Vec<usize> = (0..ranks).map(|r| if local { 0 } else { r / sizes[0] }).collect();
-        let levels: Vec<Level> = sizes.iter().zip(&rings).map(|(&ranks, &ring)| Level {
-            ranks, method: if ring { Method::Ring } else { Method::Direct },
+        let even: usize = sizes.iter().product();
+        let root = root.index(even);
+        let collective = collectives(root)[which];
+        let levels: Vec<(usize, Arc<Shape>)> = sizes.iter().zip(&shapes).enumerate().map(|(i, (&size, &shape))| {
+            let cycles = vec![(0..size).collect(), (0..size).rev().collect()];
+            let trees = |i: usize| vec![Shape::Ring(vec![]).steps(size, i, 0, true), Shape::HalvingDoubling.steps(size, i, 0, true)];
+            let shape = match shape {
+                _ if collective == Collective::AllToAll => Shape::Direct,
+                0 => Shape::Direct,
+                1 => Shape::Ring(cycles),
+                2 => Shape::HalvingDoubling,
+                3 if i + 1 == sizes.len() && which > 2 => Shape::Tree,
+                _ => Shape::Forest((0..size).map(trees).collect()),
+            };
+            (size, shape.into())
         }).collect();
-        let plan = builders::hierarchical(Request { collective: ALL[which], hosts: &hosts, chunk_bytes: 999 }, &levels).unwrap();
+        // One host in all, or one for each innermost group.
+        let hosts: Vec<usize> = (0..even).map(|r| if local { 0 } else { r / sizes[0] }).collect();
+        let lanes = if fine { Lanes::Fine } else { Lanes::Coarse };
+        let request = Request { collective, hosts: &hosts, chunk_bytes: 999, lanes };
+        let plan = builders::hierarchical(request, &Nest::even(&levels), spread).unwrap();
         if let Err(r) = verify(&plan, &hosts) {
             return Err(TestCaseError::fail(format!("{} of {}: {r}", plan.algorithm, plan.collective)));
+        }
+        // Credits, flags, transfers: whatever is taken out is missed.
+        let total: usize = plan.programs.iter().flat_map(|p| &p.lanes).map(|l| l.0.len()).sum();
+        if total > 0 {
+            let mut short = plan.clone();
+            let mut at = lost.index(total);
+            for code in short.programs.iter_mut().flat_map(|p| &mut p.lanes).map(|l| &mut l.0) {
+                if at < code.len() { code.remove(at); break; }
+                at -= code.len();
+            }
+            prop_assert!(verify(&short, &hosts).is_err(), "{} of {}", plan.algorithm, plan.collective);
         }
     }
 
     #[test]
-    fn every_broadcast_is_right(hosts in prop::collection::vec(0usize..3, 1..9), pick in any::<prop::sample::Index>()) {
-        let root = pick.index(hosts.len());
-        let plan = builders::broadcast(
-            Request { collective: Collective::Broadcast { root }, hosts: &hosts, chunk_bytes: 999 }, root).unwrap();
+    fn unequal_groups_are_right(
+        sizes in prop::collection::vec(1usize..5, 1..4), weights in prop::collection::vec(0u8..3, 16), shape in 0usize..3,
+        which in 0usize..6, root in any::<prop::sample::Index>(), local in any::<bool>(),
+    ) {
+        let n: usize = sizes.iter().sum();
+        let collective = collectives(root.index(n))[which];
+        let mut hosts = Vec::new();
+        let groups = sizes.iter().enumerate().map(|(h, &size)| {
+            let first = hosts.len();
+            hosts.extend(std::iter::repeat_n(if local { 0 } else { h }, size));
+            let members = (first..first + size).map(|r| Nest::rank(r, f64::from(weights[r]))).collect();
+            Nest::group(members, Shape::Direct)
+        }).collect();
+        let shape = match shape {
+            1 if collective != Collective::AllToAll => Shape::HalvingDoubling,
+            2 if which > 2 && collective != Collective::AllToAll => Shape::Tree,
+            _ => Shape::Direct,
+        };
+        let request = Request { collective, hosts: &hosts, chunk_bytes: 999, lanes: Lanes::Fine };
+        let plan = builders::hierarchical(request, &Nest::group(groups, shape), true).unwrap();
         if let Err(r) = verify(&plan, &hosts) {
-            return Err(TestCaseError::fail(r.to_string()));
+            return Err(TestCaseError::fail(format!("{} of {}: {r}", plan.algorithm, plan.collective)));
         }
     }
 
     /// Removing any one ordering or data instruction breaks a plan; the proof notices each.
     #[test]
     fn nothing_in_a_plan_is_superfluous(ranks in 2usize..5, ring in any::<bool>(), pick in any::<prop::sample::Index>()) {
-        let request = Request { collective: Collective::AllReduce, hosts: &vec![0; ranks], chunk_bytes: 64 };
-        let mut plan = if ring { builders::ring(request) } else { builders::two_shot(request) }.unwrap();
+        let hosts = vec![0; ranks];
+        let shape = if ring { Shape::Ring(vec![]) } else { Shape::Direct };
+        let mut plan = builders::flat(all_reduce(&hosts), shape).unwrap();
         let total: usize = plan.programs.iter().map(|p| p.lanes[0].0.len()).sum();
         let mut at = pick.index(total);
         for p in &mut plan.programs {
@@ -229,9 +290,23 @@ proptest! {
 fn one_shot_is_right_for_any_number_of_ranks() {
     for ranks in 1..9 {
         let hosts = vec![7; ranks];
-        let plan =
-            builders::one_shot(Request { collective: Collective::AllReduce, hosts: &hosts, chunk_bytes: 64 }).unwrap();
+        let plan = one_shot(all_reduce(&hosts));
         verify(&plan, &hosts).unwrap();
         assert!(ranks == 1 || plan.single_step());
+    }
+}
+
+#[test]
+fn one_shot_over_levels_and_hosts_is_right() {
+    let rows = |f: &dyn Fn(usize, usize) -> usize| {
+        (0..3).map(|i| (0..4).map(|j| f(i, j)).collect()).collect::<Vec<Vec<usize>>>()
+    };
+    let columns: Vec<Vec<usize>> = (0..4).map(|j| (0..3).map(|i| i * 4 + j).collect()).collect();
+    let levels = [rows(&|i, j| i * 4 + j), columns];
+    for hosts in [vec![0; 12], (0..12).map(|r| r / 4).collect::<Vec<_>>(), (0..12).map(|r| r / 2).collect()] {
+        for lanes in [Lanes::Fine, Lanes::Coarse] {
+            let plan = builders::one_shot(Request { lanes, ..all_reduce(&hosts) }, &levels).unwrap();
+            verify(&plan, &hosts).unwrap();
+        }
     }
 }
