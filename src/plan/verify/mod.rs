@@ -4,6 +4,11 @@
 //! run until they wait; what a lane knows of the others is a vector clock. Single-producer single-consumer queues
 //! make the run's outcome independent of the order in which lanes are run, so one run stands for all.
 //!
+//! Hosts share no memory, so a clock has the lanes of one host only. What a lane could learn of its own host by way of
+//! another is not counted: a plan that leans on that is refused though it is right, and none that is wrong is let
+//! through. Nor is a sender taken to know, by there being room in a channel, what the receiver did: a wire may hold more
+//! than one part.
+//!
 //! One more chunk is run than the scratch has generations. That is enough for any number of chunks: flags and
 //! channels are empty between chunks (checked), so chunks run one by one cannot deadlock and hence no schedule can;
 //! and two instructions that touch the same scratch `depth` chunks apart are ordered in every later pair as in the
@@ -11,12 +16,14 @@
 
 mod memory;
 mod queues;
+mod sums;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::rc::Rc;
 
-use crate::plan::{Blocks, Buffer, Collective, Instruction, Parts, Plan, Span};
-use memory::{Access, Memory};
+use crate::plan::{Blocks, Buffer, Instruction, Parts, Plan, Span};
+use memory::{Access, Event, Memory, Value};
 use queues::Queues;
 
 /// What is wrong with a plan.
@@ -85,27 +92,26 @@ impl Refusal {
     }
 }
 
-/// Parts of memory, and lanes, that a proof is tried for: a few gigabytes of its own. An all-to-all has `2 ranks^2`
-/// parts in the buffers of each chunk, so that its largest plans are of some 2,000 ranks.
-const MAX_CELLS: usize = 1 << 25;
-const MAX_LANES: usize = 1 << 15;
+/// Parts of memory that a proof is tried for, 24 bytes each. An all-to-all has `2 ranks^2` in the buffers of each chunk,
+/// so that its largest plans are of some 5,000 ranks.
+const MAX_CELLS: usize = 1 << 27;
+/// Entries of all lanes' clocks: lanes of a host, squared.
+const MAX_CLOCKS: usize = 1 << 26;
+/// Parts moved in the run, each some tens of nanoseconds.
+const MAX_MOVES: usize = 1 << 29;
 
-/// Proves that `plan` computes its collective for any message, out of place and (but for an all-to-all) in place, whatever the timing, when
-/// rank `r` is on host `hosts[r]`; ranks read the scratch only of their own host.
+/// Proves that `plan` computes its collective for any message, out of place and (but for an all-to-all) in place,
+/// whatever the timing, when rank `r` is on host `hosts[r]`; ranks read the scratch only of their own host.
 ///
-/// Time and memory grow with instructions times lanes of all ranks.
+/// Time grows with the parts that all instructions together move, and with the waits times the lanes of a host. Plans
+/// that would take minutes or many gigabytes are refused; 16,384 ranks of 40 instructions are not.
 ///
 /// # Errors
 /// The first fault found, with the instruction named.
 pub fn verify(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     shape(plan, hosts)?;
     let queues = Queues::new(plan)?;
-    Run::new(plan, &queues, false).run()?;
-    // Blocks of an all-to-all change places, so that it is never in place.
-    if plan.collective != Collective::AllToAll {
-        Run::new(plan, &queues, true).run()?;
-    }
-    Ok(())
+    Run::new(plan, &queues, &Lanes::new(plan, hosts)).run()
 }
 
 /// Everything that can be seen without running: indices, ranks, sizes.
@@ -132,12 +138,22 @@ pub(crate) fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     let user = |rank| (blocks.size(rank, Buffer::Input) + blocks.size(rank, Buffer::Output)) * (plan.depth + 1);
     let cells = plan.programs.iter().enumerate();
     let cells = cells.map(|(rank, p)| p.scratch.saturating_mul(plan.depth).saturating_add(user(rank)));
-    let lanes: usize = plan.programs.iter().map(|p| p.lanes.len()).sum();
-    if cells.fold(0, usize::saturating_add) > MAX_CELLS || lanes > MAX_LANES {
-        return bad(
-            None,
-            format!("too large to be proved: more than {MAX_LANES} lanes or {MAX_CELLS} parts of memory"),
-        );
+    let cells = cells.fold(0, usize::saturating_add);
+    let mut lanes: HashMap<usize, usize> = HashMap::new();
+    for (program, host) in plan.programs.iter().zip(hosts) {
+        *lanes.entry(*host).or_default() += program.lanes.len();
+    }
+    let clocks = lanes.values().map(|n| n.saturating_mul(*n)).fold(0, usize::saturating_add);
+    let moves = plan.programs.iter().flat_map(|p| &p.lanes).flat_map(|l| &l.0).map(moves);
+    let moves = moves.fold(0, usize::saturating_add).saturating_mul(plan.depth + 1);
+    for (what, found, most) in [
+        ("parts of memory", cells, MAX_CELLS),
+        ("lanes of a host, squared", clocks, MAX_CLOCKS),
+        ("parts moved", moves, MAX_MOVES),
+    ] {
+        if found > most {
+            return bad(None, format!("too large to be proved: {found} {what}, at most {most}"));
+        }
     }
     for (rank, program) in plan.programs.iter().enumerate() {
         let span = |s: &Span, parts: Parts, write: bool| -> Result<(), String> {
@@ -147,6 +163,9 @@ pub(crate) fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
             }
             if owner != rank && (s.buffer != Buffer::Scratch || write) {
                 return Err(format!("only a peer's scratch may be used, and only read: {s}"));
+            }
+            if write && s.buffer == Buffer::Input {
+                return Err(format!("an input is only read: {s}"));
             }
             if hosts[owner] != hosts[rank] {
                 return Err(format!("rank {owner} is on another host, whose memory is not mapped"));
@@ -188,152 +207,213 @@ pub(crate) fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Parts that an instruction reads or writes; those without data count as one.
+fn moves(i: &Instruction) -> usize {
+    let parts = i.parts().map_or(1, |p| p.count as usize);
+    match i {
+        Instruction::Reduce { srcs, .. } => parts.saturating_mul(srcs.len() + 1),
+        _ => parts.saturating_mul(2),
+    }
+}
+
+/// Every lane of a plan, and those that share memory.
+struct Lanes {
+    /// By number: rank, lane of the rank, host, lane of the host.
+    all: Vec<(usize, usize, usize, u16)>,
+    /// By host, by lane of the host: rank and lane of the rank.
+    hosts: Vec<Vec<(usize, usize)>>,
+    /// By rank.
+    host_of: Vec<usize>,
+}
+
+impl Lanes {
+    fn new(plan: &Plan, hosts: &[usize]) -> Self {
+        let mut names = HashMap::new();
+        let mut lanes = Self { all: Vec::new(), hosts: Vec::new(), host_of: Vec::new() };
+        for (rank, (program, name)) in plan.programs.iter().zip(hosts).enumerate() {
+            let host = *names.entry(*name).or_insert(lanes.hosts.len());
+            lanes.hosts.resize(lanes.hosts.len().max(host + 1), Vec::new());
+            lanes.host_of.push(host);
+            for lane in 0..program.lanes.len() {
+                // MAX_CLOCKS leaves a host 8,192 lanes.
+                lanes.all.push((rank, lane, host, lanes.hosts[host].len() as u16));
+                lanes.hosts[host].push((rank, lane));
+            }
+        }
+        lanes
+    }
+
+    /// The instruction that was run as `event` on the host of `rank`.
+    fn locate(&self, plan: &Plan, rank: usize, event: Event) -> Location {
+        let (rank, lane) = self.hosts[self.host_of[rank]][event.lane as usize];
+        let index = (event.time as usize).saturating_sub(1) % plan.programs[rank].lanes[lane].0.len().max(1);
+        Location { rank, lane, index }
+    }
+}
+
 /// A lane in the symbolic run.
-struct LaneState {
-    rank: usize,
-    lane: usize,
+struct LaneState<'a> {
+    code: &'a [Instruction],
     chunk: usize,
     pc: usize,
-    /// What this lane knows to have happened, by lane.
-    clock: Vec<u32>,
+    /// What it knows to have happened, by lane of its host. Its own place is not kept up.
+    clock: Rc<[u32]>,
+    /// The queue it waits for.
+    waits: Option<usize>,
+}
+
+/// What a queue holds: who put it there, what that lane knew then, and data.
+struct Message {
+    event: Event,
+    clock: Rc<[u32]>,
+    value: Option<Value>,
 }
 
 struct Run<'a> {
     plan: &'a Plan,
     queues: &'a Queues,
     chunks: usize,
-    lanes: Vec<LaneState>,
+    numbers: &'a Lanes,
+    lanes: Vec<LaneState<'a>>,
     memory: Memory<'a>,
-    /// By queue: clocks (and values) on their way.
-    posted: Vec<VecDeque<(Vec<u32>, Option<memory::Value>)>>,
-    /// By queue: when the consumer took the last one, for the sender that needs the room.
-    taken: Vec<Vec<u32>>,
+    posted: Vec<VecDeque<Message>>,
+    ready: VecDeque<usize>,
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan, queues: &'a Queues, in_place: bool) -> Self {
-        let total = plan.programs.iter().map(|p| p.lanes.len()).sum();
-        let mut lanes = Vec::with_capacity(total);
-        for (rank, program) in plan.programs.iter().enumerate() {
-            for lane in 0..program.lanes.len() {
-                lanes.push(LaneState { rank, lane, chunk: 0, pc: 0, clock: vec![0; total] });
-            }
-        }
+    fn new(plan: &'a Plan, queues: &'a Queues, numbers: &'a Lanes) -> Self {
+        let nothing: Vec<Rc<[u32]>> = numbers.hosts.iter().map(|lanes| vec![0; lanes.len()].into()).collect();
+        let start = |&(rank, lane, host, _): &(usize, usize, usize, u16)| LaneState {
+            code: &plan.programs[rank].lanes[lane].0,
+            chunk: 0,
+            pc: 0,
+            clock: nothing[host].clone(),
+            waits: None,
+        };
         let chunks = plan.depth + 1;
         Self {
             plan,
             queues,
             chunks,
-            lanes,
-            memory: Memory::new(plan, chunks, in_place),
-            posted: vec![VecDeque::new(); queues.len()],
-            taken: vec![Vec::new(); queues.len()],
+            numbers,
+            lanes: numbers.all.iter().map(start).collect(),
+            memory: Memory::new(plan, numbers, chunks),
+            posted: (0..queues.len()).map(|_| VecDeque::new()).collect(),
+            ready: (0..numbers.all.len()).collect(),
         }
     }
 
     fn run(mut self) -> Result<(), Refusal> {
-        let mut ready: VecDeque<usize> = (0..self.lanes.len()).collect();
-        while let Some(lane) = ready.pop_front() {
-            while self.step(lane, &mut ready)? {}
+        while let Some(lane) = self.ready.pop_front() {
+            while self.step(lane)? {}
         }
-        if let Some(stuck) = (0..self.lanes.len()).find(|&l| self.lanes[l].chunk < self.chunks) {
-            return Err(self.deadlock(stuck));
+        let stuck = |l: &LaneState<'_>| l.chunk < self.chunks;
+        match self.lanes.iter().position(stuck) {
+            Some(lane) => Err(self.deadlock(lane)),
+            None => self.memory.outputs(),
         }
-        self.memory.outputs()
-    }
-
-    fn code(&self, lane: usize) -> &'a [Instruction] {
-        let LaneState { rank, lane, .. } = self.lanes[lane];
-        &self.plan.programs[rank].lanes[lane].0
     }
 
     fn location(&self, lane: usize) -> Location {
-        let LaneState { rank, lane, pc, .. } = self.lanes[lane];
-        Location { rank, lane, index: pc }
+        let (rank, of_rank, ..) = self.numbers.all[lane];
+        Location { rank, lane: of_rank, index: self.lanes[lane].pc }
     }
 
     /// Runs one instruction; false where the lane must wait or has ended.
-    fn step(&mut self, l: usize, ready: &mut VecDeque<usize>) -> Result<bool, Refusal> {
-        let code = self.code(l);
-        if self.lanes[l].pc == code.len() {
-            self.lanes[l].pc = 0;
-            self.lanes[l].chunk += 1;
+    fn step(&mut self, l: usize) -> Result<bool, Refusal> {
+        let lane = &mut self.lanes[l];
+        if lane.pc == lane.code.len() {
+            lane.pc = 0;
+            lane.chunk += 1;
         }
-        if self.lanes[l].chunk >= self.chunks || code.is_empty() {
-            self.lanes[l].chunk = self.chunks;
+        if lane.chunk >= self.chunks || lane.code.is_empty() {
+            lane.chunk = self.chunks;
             return Ok(false);
         }
-        let at = self.location(l);
-        let (rank, chunk) = (at.rank, self.lanes[l].chunk);
-        let queue = self.queues.of(at);
-        self.lanes[l].clock[l] += 1;
+        let (pc, chunk, code) = (lane.pc, lane.chunk, lane.code);
+        let (rank, of_rank, host, index) = self.numbers.all[l];
+        let at = Location { rank, lane: of_rank, index: pc };
+        let event = Event { lane: index, time: (chunk * code.len() + pc + 1) as u32 };
+        let queue = self.queues.of(l, pc);
         macro_rules! access {
             () => {
-                Access { at, lane: l, chunk, clock: &self.lanes[l].clock }
+                Access { at, chunk, event, clock: &self.lanes[l].clock }
             };
         }
-        match &code[at.index] {
+        match &code[pc] {
             Instruction::Copy { parts, src, dst } => {
                 for (i, part) in parts.iter().enumerate() {
-                    let value = self.memory.read(access!(), rank, *src, i, part)?;
-                    self.memory.write(access!(), rank, *dst, i, value)?;
+                    let value = self.memory.read(access!(), rank, src, i, part)?;
+                    self.memory.write(access!(), rank, dst, i, value)?;
                 }
             }
             Instruction::Reduce { parts, srcs, dst, finish } => {
                 for (i, part) in parts.iter().enumerate() {
-                    let mut values = Vec::with_capacity(srcs.len());
-                    for src in srcs {
-                        values.push(self.memory.read(access!(), rank, *src, i, part)?);
+                    let mut sum = None;
+                    for (k, src) in srcs.iter().enumerate() {
+                        let value = self.memory.read(access!(), rank, src, i, part)?;
+                        sum = Some(self.memory.combine(at, sum, value, k + 1 == srcs.len())?);
                     }
-                    let value = self.memory.combine(at, &values, *finish)?;
-                    self.memory.write(access!(), rank, *dst, i, value)?;
+                    if let Some(sum) = sum {
+                        let value = if *finish { self.memory.finish(at, sum)? } else { sum };
+                        self.memory.write(access!(), rank, dst, i, value)?;
+                    }
                 }
             }
             Instruction::Send { parts, src, .. } => {
                 if !self.posted[queue].is_empty() {
-                    self.lanes[l].clock[l] -= 1;
+                    self.lanes[l].waits = Some(queue);
                     return Ok(false);
                 }
-                merge(&mut self.lanes[l].clock, &self.taken[queue]);
-                let value = self.memory.read(access!(), rank, *src, 0, parts.first)?;
-                self.posted[queue].push_back((self.lanes[l].clock.clone(), Some(value)));
-                ready.push_back(self.queues.consumer(queue));
+                let value = self.memory.read(access!(), rank, src, 0, parts.first)?;
+                self.post(l, queue, event, Some(value));
             }
-            Instruction::Notify { .. } => {
-                self.posted[queue].push_back((self.lanes[l].clock.clone(), None));
-                ready.push_back(self.queues.consumer(queue));
-            }
-            Instruction::Await { lag, .. } => {
-                if chunk >= *lag as usize {
-                    let Some((clock, _)) = self.posted[queue].pop_front() else {
-                        self.lanes[l].clock[l] -= 1;
-                        return Ok(false);
-                    };
-                    merge(&mut self.lanes[l].clock, &clock);
-                }
-            }
-            Instruction::Recv { parts, .. } | Instruction::RecvReduce { parts, .. } => {
-                let Some((clock, Some(value))) = self.posted[queue].pop_front() else {
-                    self.lanes[l].clock[l] -= 1;
+            Instruction::Notify { .. } => self.post(l, queue, event, None),
+            Instruction::Await { lag, .. } if chunk < *lag as usize => {}
+            Instruction::Await { .. } | Instruction::Recv { .. } | Instruction::RecvReduce { .. } => {
+                let Some(message) = self.posted[queue].pop_front() else {
+                    self.lanes[l].waits = Some(queue);
                     return Ok(false);
                 };
-                merge(&mut self.lanes[l].clock, &clock);
-                let value = self.memory.expect(at, value, chunk, parts.first)?;
-                match &code[at.index] {
-                    Instruction::RecvReduce { src, dst, finish, .. } => {
-                        let own = self.memory.read(access!(), rank, *src, 0, parts.first)?;
-                        let value = self.memory.combine(at, &[value, own], *finish)?;
-                        self.memory.write(access!(), rank, *dst, 0, value)?;
-                    }
-                    Instruction::Recv { dst, .. } => self.memory.write(access!(), rank, *dst, 0, value)?,
-                    _ => {}
+                let producer = self.queues.producer(queue);
+                if self.numbers.all[producer].2 == host {
+                    learn(&mut self.lanes[l].clock, &message);
                 }
-                self.taken[queue].clone_from(&self.lanes[l].clock);
-                ready.push_back(self.queues.producer(queue));
+                if let Some(value) = message.value {
+                    match &code[pc] {
+                        Instruction::Recv { parts, dst, .. } => {
+                            let value = self.memory.expect(at, value, chunk, parts.first)?;
+                            self.memory.write(access!(), rank, dst, 0, value)?;
+                        }
+                        Instruction::RecvReduce { parts, src, dst, finish, .. } => {
+                            let value = self.memory.expect(at, value, chunk, parts.first)?;
+                            let first = self.memory.combine(at, None, value, true)?;
+                            let own = self.memory.read(access!(), rank, src, 0, parts.first)?;
+                            let sum = self.memory.combine(at, Some(first), own, true)?;
+                            let value = if *finish { self.memory.finish(at, sum)? } else { sum };
+                            self.memory.write(access!(), rank, dst, 0, value)?;
+                        }
+                        _ => {}
+                    }
+                    self.wake(producer, queue);
+                }
             }
         }
         self.lanes[l].pc += 1;
         Ok(true)
+    }
+
+    fn post(&mut self, l: usize, queue: usize, event: Event, value: Option<Value>) {
+        let clock = self.lanes[l].clock.clone();
+        self.posted[queue].push_back(Message { event, clock, value });
+        self.wake(self.queues.consumer(queue), queue);
+    }
+
+    fn wake(&mut self, lane: usize, queue: usize) {
+        if self.lanes[lane].waits == Some(queue) {
+            self.lanes[lane].waits = None;
+            self.ready.push_back(lane);
+        }
     }
 
     /// Follows who waits for whom from a stuck lane until it comes round.
@@ -341,7 +421,7 @@ impl<'a> Run<'a> {
         let mut path = vec![stuck];
         loop {
             let at = self.location(path[path.len() - 1]);
-            let queue = self.queues.of(at);
+            let queue = self.queues.of(path[path.len() - 1], at.index);
             let instruction = &self.plan.programs[at.rank].lanes[at.lane].0[at.index];
             let next = match instruction {
                 Instruction::Send { .. } => self.queues.consumer(queue),
@@ -368,9 +448,15 @@ impl<'a> Run<'a> {
     }
 }
 
-fn merge(into: &mut [u32], from: &[u32]) {
-    for (a, b) in into.iter_mut().zip(from) {
-        *a = (*a).max(*b);
+/// Adds what the sender of `message` knew to a clock, which is shared with what was sent before.
+fn learn(clock: &mut Rc<[u32]>, message: &Message) {
+    let sender = message.event.lane as usize;
+    let news = |(own, theirs): (&u32, &u32)| theirs > own;
+    let any = !Rc::ptr_eq(clock, &message.clock) && clock.iter().zip(message.clock.iter()).any(news);
+    if any || clock[sender] < message.event.time {
+        let own = Rc::make_mut(clock);
+        own.iter_mut().zip(message.clock.iter()).for_each(|(own, theirs)| *own = (*own).max(*theirs));
+        own[sender] = own[sender].max(message.event.time);
     }
 }
 

@@ -24,19 +24,18 @@ struct Queue {
 /// Every flag and channel of a plan, each with one lane at either end and as many puts as takes a chunk.
 pub(super) struct Queues {
     queues: Vec<Queue>,
-    /// By rank, lane, instruction.
-    of: Vec<Vec<Vec<usize>>>,
+    /// By lane of all, and instruction.
+    of: Vec<Vec<u32>>,
 }
 
 impl Queues {
     pub fn new(plan: &Plan) -> Result<Self, Refusal> {
         let mut ids: HashMap<Key, usize> = HashMap::new();
         let mut queues: Vec<Queue> = Vec::new();
-        let mut of = Vec::with_capacity(plan.ranks());
-        let mut flat = 0;
+        let mut of: Vec<Vec<u32>> = Vec::new();
         for (rank, program) in plan.programs.iter().enumerate() {
-            let mut lanes = Vec::with_capacity(program.lanes.len());
             for (lane, code) in program.lanes.iter().enumerate() {
+                let flat = of.len();
                 let mut refs = Vec::with_capacity(code.0.len());
                 for (index, i) in code.0.iter().enumerate() {
                     let at = Location { rank, lane, index };
@@ -50,7 +49,7 @@ impl Queues {
                         Instruction::Notify { to, flag } => (me, *to, *flag, false, true),
                         Instruction::Await { from, flag, .. } => (*from, me, *flag, false, false),
                         Instruction::Copy { .. } | Instruction::Reduce { .. } => {
-                            refs.push(usize::MAX);
+                            refs.push(u32::MAX);
                             continue;
                         }
                     };
@@ -75,12 +74,10 @@ impl Queues {
                     if other != flat {
                         return Err(refuse(format!("this flag or channel is {word} by another lane too")));
                     }
-                    refs.push(queue);
+                    refs.push(queue as u32);
                 }
-                lanes.push(refs);
-                flat += 1;
+                of.push(refs);
             }
-            of.push(lanes);
         }
         for q in &queues {
             let unpaired = |at: Option<(usize, Location)>, why: String| {
@@ -108,8 +105,9 @@ impl Queues {
         self.queues.len()
     }
 
-    pub fn of(&self, at: Location) -> usize {
-        self.of[at.rank][at.lane][at.index]
+    /// The queue that an instruction fills or empties.
+    pub fn of(&self, lane: usize, index: usize) -> usize {
+        self.of[lane][index] as usize
     }
 
     /// The lane that fills a queue. Both ends exist once [`Queues::new`] has passed.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::plan::Lane;
 use crate::plan::builders::{self, Lanes, Nest, Request, Shape};
+use crate::plan::{Collective, Lane, Program};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -177,6 +177,102 @@ fn indices_from_outside_never_panic() {
     let mut plan = two_shot(2);
     plan.programs.clear();
     assert_eq!(refused(&plan).fault, Fault::Malformed);
+}
+
+#[test]
+fn what_is_wrong_in_place_only_is_refused() {
+    let mut plan = two_shot(2);
+    // Part 1 of the input is read after the result was written to the output, then beside that.
+    let span = |buffer, at| Span { buffer, owner: None, at };
+    let parts = Parts { first: 1, count: 1 };
+    let late = Instruction::Copy { parts, src: span(Buffer::Input, 1), dst: span(Buffer::Scratch, 0) };
+    plan.programs[0].lanes[0].0.push(late);
+    let r = refused(&plan);
+    assert!(r.to_string().contains("in place is the output"), "{r}");
+    plan.programs[0].lanes[0].0.pop();
+    let copy = Instruction::Copy { parts, src: span(Buffer::Input, 1), dst: span(Buffer::Scratch, 9) };
+    plan.programs[0].scratch = 10;
+    plan.programs[0].lanes.push(Lane(vec![copy]));
+    let r = refused(&plan);
+    assert!(r.fault == Fault::UnorderedRead && r.to_string().contains("in place is the"), "{r}");
+    // To write to an input is wrong however it is called.
+    plan.programs[0].lanes.pop();
+    let copy = Instruction::Copy { parts, src: span(Buffer::Output, 1), dst: span(Buffer::Input, 1) };
+    plan.programs[0].lanes[0].0.push(copy);
+    assert!(refused(&plan).to_string().contains("only read"));
+}
+
+#[test]
+fn what_is_rounded_in_between_has_other_bits() {
+    let mut plan = one_shot(all_reduce(&[0; 3]));
+    // Rank 1 adds in the same order, in two steps.
+    plan.programs[1].scratch += 1;
+    let i = find(&plan, 1, |i| matches!(i, Instruction::Reduce { .. }));
+    let Instruction::Reduce { parts, srcs, dst, .. } = plan.programs[1].lanes[0].0[i].clone() else { panic!() };
+    let half = Span { buffer: Buffer::Scratch, owner: None, at: 1 };
+    let two = |srcs, dst, finish| Instruction::Reduce { parts, srcs, dst, finish };
+    plan.programs[1].lanes[0].0[i] = two(srcs[..2].to_vec(), half, false);
+    plan.programs[1].lanes[0].0.insert(i + 1, two(vec![half, srcs[2]], dst, true));
+    assert_eq!(refused(&plan).fault, Fault::DifferentBits);
+}
+
+#[test]
+fn room_in_a_channel_orders_nothing() {
+    // Rank 1 tells rank 0 that its scratch is written by taking a message: a wire that holds two does not wait for it.
+    let mut plan = one_shot(all_reduce(&[0; 2]));
+    let parts = Parts { first: 0, count: 1 };
+    let own = Span { buffer: Buffer::Scratch, owner: None, at: 0 };
+    let spare = Span { at: 1, ..own };
+    plan.programs[1].scratch += 2;
+    let told = |i: &Instruction| matches!(i, Instruction::Await { .. });
+    let wait = find(&plan, 0, told);
+    let Instruction::Await { flag, .. } = plan.programs[0].lanes[0].0.remove(wait) else { panic!() };
+    plan.programs[1].lanes[0].0.retain(|i| *i != Instruction::Notify { to: 0, flag });
+    let send = Instruction::Send { parts, to: 1, channel: 0, src: own };
+    plan.programs[0].lanes[0].0.splice(wait..wait, [send.clone(), send]);
+    let shared = find(&plan, 1, |i| matches!(i, Instruction::Copy { .. })) + 1;
+    let recv = Instruction::Recv { parts, from: 0, channel: 0, dst: spare };
+    plan.programs[1].lanes[0].0.splice(shared..shared, [recv.clone(), recv]);
+    assert_eq!(refused(&plan).fault, Fault::UnorderedRead);
+}
+
+/// A chain of 16,384 ranks that reduces 16 parts on the way there and hands them out on the way back.
+#[test]
+fn as_many_ranks_as_a_large_cluster_has() {
+    let (n, all) = (1 << 14, 16);
+    let place = |buffer, at| Span { buffer, owner: None, at };
+    let program = |rank: u32| {
+        let (prev, next, last) = (rank.wrapping_sub(1), rank + 1, n - 1);
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        for at in 0..all {
+            let parts = Parts { first: at, count: 1 };
+            let (input, sum, out) = (place(Buffer::Input, at), place(Buffer::Scratch, at), place(Buffer::Output, at));
+            let (finish, made) = (rank == last, if rank == last { out } else { sum });
+            if rank > 0 {
+                let (src, dst) = (input, made);
+                there.push(Instruction::RecvReduce { parts, from: prev, channel: 0, src, dst, finish });
+            }
+            if rank < last {
+                let src = if rank > 0 { made } else { input };
+                there.push(Instruction::Send { parts, to: next, channel: 0, src });
+                back.push(Instruction::Recv { parts, from: next, channel: 1, dst: out });
+            }
+            if rank > 0 {
+                back.push(Instruction::Send { parts, to: prev, channel: 1, src: out });
+            }
+        }
+        Program { scratch: all as usize, lanes: vec![Lane([there, back].concat())] }
+    };
+    let plan = Plan {
+        algorithm: "chain".into(),
+        collective: Collective::AllReduce,
+        parts: all as usize,
+        chunk_bytes: 1 << 20,
+        depth: 1,
+        programs: (0..n).map(program).collect(),
+    };
+    let hosts: Vec<usize> = (0..n as usize).map(|r| r / 8).collect();
+    verify(&plan, &hosts).unwrap();
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn nonsense_is_refused_in_words() {
         (&["plan", "--size", "x"], "no size"),
         (&["plan", "--dtype", "f33"], "no element type"),
         (&["plan", "--algorithm", "magic"], "no algorithm `magic`"),
-        (&["plan", "--algorithm", "ring", "--dtype", "i8", "--op", "avg"], "integer average"),
+        (&["plan", "--ranks", "4", "--algorithm", "ring", "--dtype", "i8", "--op", "avg"], "integer average"),
         (&["all-reduce", "--ranks", "0"], "--ranks 0"),
         (&["all-reduce", "--ranks", "10000"], "1 to 1024"),
         (&["all-reduce", "-b", "0"], "-b 0"),
