@@ -1,12 +1,14 @@
 //! Which plan, of those that builders can make.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::plan::bound::{Bound, bound};
 use crate::plan::builders::{self, Lanes, Nest, Request, Shape};
 use crate::plan::cost::Cost;
+use crate::plan::search::Wires;
 use crate::plan::{Collective, Placement, Plan};
-use crate::topology::Topology;
+use crate::topology::{DeviceId, Topology};
 use crate::{Error, Result};
 
 /// Predictions closer than this share are a tie, which the simpler plan wins.
@@ -104,7 +106,8 @@ pub fn choose(
     let gpus = placement.devices().iter().all(|d| topology.device(*d).cpu.is_none());
     let lanes = if gpus { Lanes::Fine } else { Lanes::Coarse };
     let request = Request { collective, hosts: placement.hosts(), chunk_bytes: most, lanes };
-    let plans = candidates(request, &placement.levels(), wish)?;
+    let inner = if gpus { inner_shapes(topology, placement) } else { vec![] };
+    let plans = candidates(request, &placement.levels(), &inner, wish)?;
     let mut timed: Vec<(Candidate, Plan)> = Vec::new();
     for mut plan in plans {
         let cost = Cost::of(topology, placement, &plan)?;
@@ -133,8 +136,21 @@ pub fn choose(
     Ok(Choice { plan: Arc::new(plan), chosen, candidates, bound: bound(topology, placement, collective, bytes), bytes })
 }
 
-/// Every plan worth timing, simplest first.
-fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<Plan>> {
+/// Shapes for the links between the GPUs of a host, where all hosts have the same.
+fn inner_shapes(topology: &Topology, placement: &Placement) -> Vec<Shape> {
+    let mut by_host: BTreeMap<usize, Vec<DeviceId>> = BTreeMap::new();
+    for (host, device) in placement.hosts().iter().zip(placement.devices()) {
+        by_host.entry(*host).or_default().push(*device);
+    }
+    let mut wires = by_host.values().map(|devices| Wires::between(topology, devices));
+    match wires.next() {
+        Some(first) if wires.all(|other| other == first) => first.shapes(),
+        _ => vec![],
+    }
+}
+
+/// Every plan worth timing, simplest first. `special` are shapes made for the innermost level.
+fn candidates(request: Request<'_>, sizes: &[usize], special: &[Shape], wish: &Wish) -> Result<Vec<Plan>> {
     let n = request.hosts.len();
     let wanted = |name: &str| wish.algorithm.as_deref().is_none_or(|a| a == name);
     if let Some(name) = wish.algorithm.as_deref().filter(|a| !builders::NAMES.contains(a)) {
@@ -168,9 +184,23 @@ fn candidates(request: Request<'_>, sizes: &[usize], wish: &Wish) -> Result<Vec<
             offer(builders::flat(request, shape));
         }
     }
-    if wanted("hierarchical") {
+    // An all-to-all goes straight from rank to rank.
+    let special = if request.collective == Collective::AllToAll { &[] } else { special };
+    for shape in special.iter().filter(|s| sizes.len() == 1 && wanted(s.name())) {
+        offer(builders::flat(request, shape.clone()));
+    }
+    if wish.algorithm.as_deref() == Some("forest") && special.iter().all(|s| s.name() != "forest") {
+        offer(Err(Error::Plan(
+            "`forest` is made for the links between the GPUs of a host, the same in each host; there are none here, \
+             or too many GPUs"
+                .into(),
+        )));
+    }
+    if wanted("hierarchical") || (sizes.len() > 1 && wanted("forest")) {
         if sizes.len() > 1 {
-            for inner in [Shape::Direct, Shape::Ring(vec![])] {
+            let plain = [Shape::Direct, Shape::Ring(vec![])];
+            let inners = plain.iter().chain(special);
+            for inner in inners.filter(|s| wish.algorithm.as_deref() != Some("forest") || s.name() == "forest") {
                 for outer in [Shape::Ring(vec![]), Shape::Direct, Shape::HalvingDoubling, Shape::Tree] {
                     let last = sizes.len() - 1;
                     if outer == Shape::Direct && sizes[last] > DIRECT_MOST {

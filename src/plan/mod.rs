@@ -10,9 +10,11 @@ pub mod check;
 pub mod choose;
 pub mod cost;
 pub mod explain;
+mod flow;
 mod ir;
 mod layout;
 mod placement;
+pub mod search;
 mod verify;
 
 pub use ir::{Buffer, Collective, Instruction, Lane, Parts, Plan, Program, Span};

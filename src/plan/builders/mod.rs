@@ -11,6 +11,7 @@ mod weave;
 
 pub use hierarchical::{Nest, hierarchical};
 pub use one_shot::one_shot;
+pub(in crate::plan) use tree::Step;
 pub use tree::{Edge, Shape, Tree};
 pub use weave::Lanes;
 
@@ -66,4 +67,5 @@ pub fn two_shot(request: Request<'_>) -> Result<Plan> {
 }
 
 /// The builders that a user can name.
-pub const NAMES: [&str; 7] = ["one-shot", "two-shot", "direct", "ring", "tree", "halving-doubling", "hierarchical"];
+pub const NAMES: [&str; 8] =
+    ["one-shot", "two-shot", "direct", "ring", "tree", "halving-doubling", "forest", "hierarchical"];

@@ -26,7 +26,7 @@ pub struct Args {
     /// The reduction; an average of integers rules out plans of several steps.
     #[arg(long, default_value = "sum")]
     op: ReduceOp,
-    /// one-shot, two-shot, direct, ring, tree, halving-doubling or hierarchical, instead of the best.
+    /// one-shot, two-shot, direct, ring, tree, halving-doubling, forest or hierarchical, instead of the best.
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
     /// So many chunks, instead of the best number.

@@ -54,7 +54,7 @@ pub struct Args {
     /// Ranks as threads of one process instead of processes.
     #[arg(long)]
     threads: bool,
-    /// one-shot, two-shot, direct, ring, tree, halving-doubling or hierarchical, instead of the best.
+    /// one-shot, two-shot, direct, ring, tree, halving-doubling, forest or hierarchical, instead of the best.
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
     /// As JSON, an object a size: to FILE, or to the standard output.
