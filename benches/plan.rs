@@ -3,6 +3,7 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::path::Path;
+use topocoll::plan::bound::bound;
 use topocoll::plan::builders::{self, Lanes, Nest, Request, Shape};
 use topocoll::plan::choose::{Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
@@ -19,6 +20,21 @@ fn plan(c: &mut Criterion) {
         let wish = Wish::default();
         let make = || choose(&t, &placement, Collective::AllReduce, 1 << 30, &wish).expect("a plan");
         group.bench_function(BenchmarkId::new("choose", hosts * 8), |b| b.iter(make));
+    }
+    group.finish();
+}
+
+fn least(c: &mut Criterion) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies/dgx-h100.toml");
+    let host = Topology::read(&file).expect("a machine");
+    let mut group = c.benchmark_group("bound");
+    group.sample_size(10);
+    for hosts in [1, 128, 2048] {
+        let t = host.cluster(hosts).expect("a cluster");
+        let placement = Placement::gpus(&t).expect("GPUs");
+        group.bench_function(BenchmarkId::new("all-reduce", hosts * 8), |b| {
+            b.iter(|| bound(&t, &placement, Collective::AllReduce, 1 << 30));
+        });
     }
     group.finish();
 }
@@ -45,5 +61,5 @@ fn proof(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, plan, proof);
+criterion_group!(benches, plan, least, proof);
 criterion_main!(benches);

@@ -559,6 +559,7 @@ fn edge_lists_become_topologies_and_bounds_stay_below_the_truth() {
         let least = bound(&t, &Placement::gpus(&t).unwrap(), Collective::AllReduce, 1 << 40).bandwidth;
         let algbw = (1u64 << 40) as f64 / least / 1e9;
         let truth = json["least_all_reduce_algbw_gb_per_s"].as_f64().unwrap();
-        assert!(algbw >= truth * 0.9999, "{name}: {algbw} GB/s, but {truth} is reached");
+        // They are written with three decimals.
+        assert!((algbw / truth - 1.0).abs() < 1e-5, "{name}: {algbw} GB/s, but {truth} is the best");
     }
 }

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::plan::choose::{Candidate, Choice};
-use crate::plan::{Buffer, Instruction, Plan};
+use crate::plan::{Buffer, Collective, Instruction, Plan};
 use crate::text::{size, time};
 
 impl Choice {
-    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, ratio, bottleneck[], limit, limit_source, algbw,
+    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, bound_any_s, bound_in_switch_s, ratio, bottleneck[], limit, limit_source, algbw,
     /// candidates[] {algorithm, chunks, lanes, predicted_s, limit}}`. Times in seconds, `algbw` in GB/s, `ratio` is
     /// bound over prediction. The keys are a promise.
     pub fn to_json(&self) -> Value {
@@ -23,6 +23,8 @@ impl Choice {
             "lanes": self.chosen.lanes,
             "predicted_s": self.chosen.seconds,
             "bound_s": self.bound.seconds,
+            "bound_any_s": self.bound.any,
+            "bound_in_switch_s": self.bound.in_switch,
             "ratio": self.ratio(),
             "bottleneck": self.bound.bottleneck,
             "limit": self.chosen.limit,
@@ -54,6 +56,13 @@ impl Choice {
         put(format!("  bound       {}, {:.2} of it reached", time(self.bound.seconds), self.ratio()));
         let bottleneck = if self.bound.bottleneck.is_empty() { "none" } else { &self.bound.bottleneck.join("; ") };
         put(format!("  bottleneck  {bottleneck}"));
+        if plan.collective == Collective::AllReduce && self.bound.any > 0.0 {
+            put(format!(
+                "  other ways  no all-reduce takes less than {}; {} if switches reduced",
+                time(self.bound.any),
+                time(self.bound.in_switch)
+            ));
+        }
         put("  candidates".into());
         for other in &self.candidates {
             let mark = if other == c { "*" } else { " " };

@@ -13,8 +13,8 @@ pub(in crate::plan) struct Network {
 #[derive(Debug, Clone, Copy)]
 struct Edge {
     to: usize,
-    capacity: i64,
-    left: i64,
+    capacity: i128,
+    left: i128,
     back: usize,
 }
 
@@ -23,7 +23,7 @@ impl Network {
         Self { edges: vec![Vec::new(); nodes] }
     }
 
-    pub fn add(&mut self, from: usize, to: usize, capacity: i64) {
+    pub fn add(&mut self, from: usize, to: usize, capacity: i128) {
         if from == to || capacity <= 0 {
             return;
         }
@@ -33,7 +33,7 @@ impl Network {
     }
 
     /// The flow, or `enough` if it is more.
-    pub fn flow(&mut self, from: usize, to: usize, enough: i64) -> i64 {
+    pub fn flow(&mut self, from: usize, to: usize, enough: i128) -> i128 {
         self.edges.iter_mut().flatten().for_each(|e| e.left = e.capacity);
         let mut total = 0;
         while total < enough {
@@ -48,6 +48,21 @@ impl Network {
             }
         }
         total
+    }
+
+    /// What can still be reached after a flow: the source's side of a least cut, if the flow was not stopped early.
+    pub fn reached(&self, from: usize) -> Vec<bool> {
+        let mut reached = vec![false; self.edges.len()];
+        reached[from] = true;
+        let mut open = vec![from];
+        while let Some(at) = open.pop() {
+            for e in self.edges[at].iter().filter(|e| e.left > 0) {
+                if !std::mem::replace(&mut reached[e.to], true) {
+                    open.push(e.to);
+                }
+            }
+        }
+        reached
     }
 
     /// Hops from `from`, if `to` can be reached.
@@ -66,7 +81,7 @@ impl Network {
         (levels[to] != usize::MAX).then_some(levels)
     }
 
-    fn push(&mut self, at: usize, to: usize, most: i64, levels: &[usize], next: &mut [usize]) -> i64 {
+    fn push(&mut self, at: usize, to: usize, most: i128, levels: &[usize], next: &mut [usize]) -> i128 {
         if at == to {
             return most;
         }

@@ -58,9 +58,9 @@ fn fit(wires: &Wires, k: i64) -> Option<(f64, Capacity)> {
 /// Whether every member can be reached from all members together, `k` from each.
 fn carries(capacity: &Capacity, members: usize, nodes: usize, k: i64) -> bool {
     let mut network = Network::new(nodes + 1);
-    capacity.iter().for_each(|((a, b), c)| network.add(*a, *b, *c));
-    (0..members).for_each(|v| network.add(nodes, v, k));
-    let all = members as i64 * k;
+    capacity.iter().for_each(|((a, b), c)| network.add(*a, *b, (*c).into()));
+    (0..members).for_each(|v| network.add(nodes, v, k.into()));
+    let all = members as i128 * i128::from(k);
     (0..members).all(|v| network.flow(nodes, v, all) >= all)
 }
 
@@ -172,11 +172,11 @@ fn leaves_room(batches: &[Batch], capacity: &Capacity, m: usize, (from, to): (us
     let source = m;
     let mut network = Network::new(m + 1 + batches.len() + 1);
     for ((a, b), c) in capacity {
-        network.add(*a, *b, if (*a, *b) == (from, to) { c - n } else { *c });
+        network.add(*a, *b, (if (*a, *b) == (from, to) { c - n } else { *c }).into());
     }
     let mut all = 0;
     for (i, batch) in batches.iter().enumerate() {
-        let count = if i == 0 { batch.count - n } else { batch.count };
+        let count = i128::from(if i == 0 { batch.count - n } else { batch.count });
         all += count;
         // Such trees are there already.
         if batch.depth[to].is_some() {
