@@ -3,8 +3,8 @@
 //! topocoll sees the machine as a graph, plans each collective as a program over it, proves the program right, and
 //! runs it. Data goes one way, each module knowing only those below it:
 //!
-//! - [`comm`]: what a user holds. A [`Communicator`] does all-reduce, reduce-scatter, all-gather, broadcast and
-//!   barrier, blocking or as a [`Request`].
+//! - [`comm`]: what a user holds. A [`Communicator`] does all-reduce, reduce-scatter, all-gather, broadcast,
+//!   reduce, all-to-all and barrier, blocking or as a [`Request`].
 //! - [`bootstrap`]: how ranks find each other: the launchers' environments and the rendezvous.
 //! - `runtime`: the engine that interprets a plan, the devices it runs on and the wires between ranks.
 //! - [`plan`]: the instruction set, the builders, the proof, the cost model, the bound, the choice and its reasons.

@@ -118,6 +118,18 @@ fn check<T: Number>(ranks: usize, count: usize, op: ReduceOp, seed: u64) {
         let mut whole = input.clone();
         c.reduce_scatter_in_place(&mut whole, op).unwrap();
         assert_eq!(whole[c.rank() * block..][..block], mine[..]);
+
+        let root = seed as usize % ranks;
+        let input: Vec<T> = (0..count).map(|i| T::random(seed, c.rank(), i)).collect();
+        let mut mine = vec![T::default(); if c.rank() == root { count } else { 0 }];
+        c.reduce(&input, &mut mine, root, op).unwrap();
+        for (i, got) in mine.iter().enumerate() {
+            let all: Vec<T> = (0..ranks).map(|r| T::random(seed, r, i)).collect();
+            assert!(got.matches(&T::reference(op, &all)), "reduce {op} {}: {got:?} at {i}", T::DTYPE);
+        }
+        let mut whole = input.clone();
+        c.reduce_in_place(&mut whole, root, op).unwrap();
+        assert_eq!(whole, if c.rank() == root { mine } else { input });
         output
     });
     assert!(outputs.windows(2).all(|w| w[0] == w[1]), "ranks end with different bits");
@@ -168,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn gather_and_broadcast(ranks in 1usize..7, count in 0usize..9000, root in any::<prop::sample::Index>(), seed in any::<u64>()) {
+    fn gather_broadcast_and_exchange(ranks in 1usize..7, count in 0usize..9000, root in any::<prop::sample::Index>(), seed in any::<u64>()) {
         let root = root.index(ranks);
         world(ranks, |c| {
             let input: Vec<u32> = (0..count).map(|i| mix(seed, c.rank(), i) as u32).collect();
@@ -184,6 +196,11 @@ proptest! {
             let mut buffer = input.clone();
             c.broadcast(&mut buffer, root).unwrap();
             assert!(buffer.iter().enumerate().all(|(i, x)| *x == mix(seed, root, i) as u32));
+            let input: Vec<u32> = (0..count * ranks).map(|i| mix(seed, c.rank(), i) as u32).collect();
+            c.all_to_all(&input, &mut output).unwrap();
+            for (i, got) in output.iter().enumerate() {
+                assert_eq!(*got, mix(seed, i / count, c.rank() * count + i % count) as u32);
+            }
             c.barrier().unwrap();
         });
     }
@@ -220,15 +237,22 @@ proptest! {
     /// Random topology, random collective, random size, random plan: planned, verified, run, compared.
     #[test]
     fn whatever_is_planned_is_right(
-        topology in machine(), ranks in 1usize..9, count in 0usize..30_000, algorithm in 0usize..5, chunks in prop::option::of(1u64..9),
-        which in 0usize..4, seed in any::<u64>(),
+        topology in machine(), ranks in 1usize..9, count in 0usize..30_000, algorithm in 0usize..6, chunks in prop::option::of(1u64..9),
+        which in 0usize..6, root in any::<prop::sample::Index>(), seed in any::<u64>(),
     ) {
-        let algorithm = [None, Some("one-shot"), Some("two-shot"), Some("ring"), Some("hierarchical")][algorithm];
+        let algorithm = [None, Some("one-shot"), Some("two-shot"), Some("direct"), Some("ring"), Some("hierarchical")][algorithm];
         let wish = Wish { algorithm: algorithm.map(String::from), chunks, single_step: false };
-        let collective =
-            [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather, Collective::Broadcast { root: 0 }][which];
+        let root = root.index(ranks);
+        let collective = [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Broadcast { root },
+            Collective::Reduce { root },
+            Collective::AllToAll,
+        ][which];
         let comms = Communicator::local_on(ranks, topology).unwrap();
-        let bytes = (count * 4 * if which == 1 || which == 2 { ranks } else { 1 }) as u64;
+        let bytes = (count * 4 * if matches!(which, 1 | 2 | 5) { ranks } else { 1 }) as u64;
         comms[0].prefer(wish.clone());
         let Ok(choice) = comms[0].plan(collective, bytes.max(1), DType::U32, None) else {
             // This algorithm is not for this collective or this machine: that is said on every rank alike.
@@ -263,10 +287,27 @@ proptest! {
                         }
                         Collective::Broadcast { .. } => {
                             let mut x: Vec<u32> = (0..count).map(|i| data(c.rank(), i)).collect();
-                            c.broadcast(&mut x, 0).unwrap();
-                            assert!(x.iter().enumerate().all(|(i, v)| *v == data(0, i)));
+                            c.broadcast(&mut x, root).unwrap();
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == data(root, i)));
                         }
-                        Collective::Reduce { .. } | Collective::AllToAll => unreachable!("not yet"),
+                        Collective::Reduce { .. } => {
+                            let mine: Vec<u32> = (0..count).map(|i| data(c.rank(), i)).collect();
+                            let (mut x, mut y) = (mine.clone(), vec![7; count]);
+                            c.reduce(&mine, &mut y, root, ReduceOp::Sum).unwrap();
+                            c.reduce_in_place(&mut x, root, ReduceOp::Sum).unwrap();
+                            if c.rank() == root {
+                                assert!(x == y && x.iter().enumerate().all(|(i, v)| *v == sum(i)));
+                            } else {
+                                assert!(x == mine && y.iter().all(|v| *v == 7));
+                            }
+                        }
+                        Collective::AllToAll => {
+                            let input: Vec<u32> = (0..count * ranks).map(|i| data(c.rank(), i)).collect();
+                            let mut x = vec![0; count * ranks];
+                            c.all_to_all(&input, &mut x).unwrap();
+                            let want = |i: usize| data(i / count, c.rank() * count + i % count);
+                            assert!(x.iter().enumerate().all(|(i, v)| *v == want(i)));
+                        }
                     }
                 });
             }
@@ -314,6 +355,9 @@ fn asynchronous_calls_keep_their_order() {
         let gathered = c.all_gather_async(vec![c.rank() as u8; 10], vec![0; 30]);
         let scattered = c.reduce_scatter_async(vec![2i32; 9], vec![0; 3], ReduceOp::Prod);
         let sent = c.broadcast_async(vec![c.rank() as u16 as u32; 4], 2);
+        let output = vec![0; if c.rank() == 1 { 5 } else { 0 }];
+        let reduced = c.reduce_async(vec![c.rank() as i64; 5], output, 1, ReduceOp::Max);
+        let exchanged = c.all_to_all_async(vec![c.rank() as u8; 6], vec![0; 6]);
         let barrier = c.barrier_async();
         // A blocking call waits its turn.
         let mut x = [1u8];
@@ -328,6 +372,8 @@ fn asynchronous_calls_keep_their_order() {
         assert!(gathered.wait().unwrap().1.iter().enumerate().all(|(i, v)| *v as usize == i / 10));
         assert_eq!(scattered.wait().unwrap().1, [8; 3]);
         assert_eq!(sent.wait().unwrap(), [2; 4]);
+        assert_eq!(reduced.wait().unwrap().1, vec![2; if c.rank() == 1 { 5 } else { 0 }]);
+        assert_eq!(exchanged.wait().unwrap().1, [0, 0, 1, 1, 2, 2]);
         // Dropped before it is done: it still is done, for the others' sake.
         drop(c.all_reduce_async(vec![1.0f32; 100_000], ReduceOp::Sum));
     });
@@ -337,11 +383,13 @@ fn asynchronous_calls_keep_their_order() {
 fn ranks_that_disagree_are_all_told_and_nothing_is_written() {
     type Ask = fn(&Communicator, &mut Vec<f32>) -> Result<(), Error>;
     let sum: Ask = |c, x| c.all_reduce_in_place(x, ReduceOp::Sum);
-    let cases: [(Ask, &str); 6] = [
+    let cases: [(Ask, &str); 8] = [
         (|c, x| c.all_reduce_in_place(&mut x[1..], ReduceOp::Sum), "99999 f32"),
         (|c, x| c.all_reduce_in_place(x, ReduceOp::Max), "max"),
         (|c, _| c.all_reduce_in_place(&mut vec![1i32; 100_000], ReduceOp::Sum), "i32"),
         (|c, x| c.broadcast(x, 0), "broadcast from rank 0"),
+        (|c, x| c.reduce_in_place(x, 2, ReduceOp::Sum), "reduce to rank 2"),
+        (|c, x| c.all_to_all(&x.clone(), x), "all-to-all"),
         (|c, _| c.barrier(), "barrier"),
         (|c, x| c.all_reduce_in_place(&mut x[..0], ReduceOp::Sum), "of 0 f32"),
     ];
@@ -373,7 +421,27 @@ fn wrong_arguments_are_an_error_everywhere() {
         }
         assert!(output.iter().all(|v| *v == 0.0));
         assert!(matches!(c.broadcast(&mut output, 3).unwrap_err(), Error::Argument(_)));
+        assert!(matches!(c.reduce(&input, &mut output, 3, ReduceOp::Sum).unwrap_err(), Error::Argument(_)));
+        // Eight elements are no three blocks.
+        let error = c.all_to_all(&input, &mut [0.0; 8]).unwrap_err();
+        assert!(error.to_string().contains("the input has 8 elements, which is not 3 times"), "{error}");
+        // Rank 1's output is short, and it is the root.
+        let error = c.reduce(&input, &mut output, 1, ReduceOp::Sum).unwrap_err();
+        match c.rank() {
+            1 => assert!(error.to_string().contains("reduce at its root"), "{error}"),
+            _ => assert!(matches!(error, Error::Disagreement { .. }), "{error}"),
+        }
         c.barrier().unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_name_different_roots_are_told() {
+    world(3, |c| {
+        let mut x = [1.0f32; 8];
+        let text = c.reduce_in_place(&mut x, c.rank() / 2, ReduceOp::Sum).unwrap_err().to_string();
+        assert!(text.contains("ranks 0-1 asked reduce to rank 0") && text.contains("reduce to rank 1"), "{text}");
+        assert_eq!(x, [1.0; 8]);
     });
 }
 

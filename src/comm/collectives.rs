@@ -120,14 +120,51 @@ impl Communicator {
     /// # Errors
     /// [`Error::Argument`] where there is no rank `root`; else as [`Communicator::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let ok = if root < self.size() {
-            Ok(())
-        } else {
-            Err(Error::Argument(format!("broadcast: root {root} is not one of the {} ranks", self.size())))
-        };
+        let ok = rooted("broadcast", root, self.size());
         let p = buffer.as_mut_ptr();
         // SAFETY: one slice, input and output both.
         unsafe { self.call(ok, Raw::new(Collective::Broadcast { root }, p, p, buffer.len(), None)) }
+    }
+
+    /// The `output` of rank `root` becomes the reduction of every rank's `input`, which has the same length on all
+    /// ranks. The other ranks' `output` is not touched and may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where there is no rank `root`, or at the root where the lengths differ; else as
+    /// [`Communicator::all_reduce`].
+    pub fn reduce<T: Element>(&self, input: &[T], output: &mut [T], root: usize, op: ReduceOp) -> Result<()> {
+        let ok = reduction(self.rank(), root, self.size(), input.len(), output.len());
+        // SAFETY: two slices that the borrows keep alive and apart; only the root's output is written, and has `count`
+        // elements as checked above.
+        unsafe {
+            let (i, o) = (input.as_ptr(), output.as_mut_ptr());
+            self.call(ok, Raw::new(Collective::Reduce { root }, i, o, input.len(), Some(op)))
+        }
+    }
+
+    /// As [`Communicator::reduce`] with the result in place of the root's input. The other ranks' keep their values.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce`].
+    pub fn reduce_in_place<T: Element>(&self, buffer: &mut [T], root: usize, op: ReduceOp) -> Result<()> {
+        let ok = rooted("reduce", root, self.size());
+        let p = buffer.as_mut_ptr();
+        // SAFETY: one slice of `count` elements, input and output both.
+        unsafe { self.call(ok, Raw::new(Collective::Reduce { root }, p, p, buffer.len(), Some(op))) }
+    }
+
+    /// Block `s` of `output` becomes block `rank` of rank `s`'s `input`. Both are `size` blocks of one length. As in
+    /// NCCL there is no form of it in place.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let (ok, count) = exchange(input.len(), output.len(), self.size());
+        // SAFETY: two slices of `size` blocks, checked above, kept alive and apart by the borrows.
+        unsafe {
+            let (i, o) = (input.as_ptr(), output.as_mut_ptr());
+            self.call(ok, Raw::new(Collective::AllToAll, i, o, count, None))
+        }
     }
 
     /// Returns when every rank has called it.
@@ -174,10 +211,32 @@ impl Communicator {
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Request<Vec<T>> {
         let size = self.size();
         self.start(buffer, |b| {
-            let wrong = || Error::Argument(format!("broadcast: root {root} is not one of the {size} ranks"));
-            let ok = (root < size).then_some(()).ok_or_else(wrong);
             let p = b.as_mut_ptr();
-            (ok, Raw::new(Collective::Broadcast { root }, p, p, b.len(), None))
+            (rooted("broadcast", root, size), Raw::new(Collective::Broadcast { root }, p, p, b.len(), None))
+        })
+    }
+
+    /// Starts [`Communicator::reduce`]; the request gives back input and output.
+    pub fn reduce_async<T: Element>(
+        &self,
+        input: Vec<T>,
+        output: Vec<T>,
+        root: usize,
+        op: ReduceOp,
+    ) -> Request<(Vec<T>, Vec<T>)> {
+        let (rank, size) = (self.rank(), self.size());
+        self.start((input, output), |(i, o)| {
+            let ok = reduction(rank, root, size, i.len(), o.len());
+            (ok, Raw::new(Collective::Reduce { root }, i.as_ptr(), o.as_mut_ptr(), i.len(), Some(op)))
+        })
+    }
+
+    /// Starts [`Communicator::all_to_all`]; the request gives back input and output.
+    pub fn all_to_all_async<T: Element>(&self, input: Vec<T>, output: Vec<T>) -> Request<(Vec<T>, Vec<T>)> {
+        let size = self.size();
+        self.start((input, output), |(i, o)| {
+            let (ok, count) = exchange(i.len(), o.len(), size);
+            (ok, Raw::new(Collective::AllToAll, i.as_ptr(), o.as_mut_ptr(), count, None))
         })
     }
 
@@ -304,6 +363,27 @@ fn same_length(what: &str, input: usize, output: usize) -> Result<()> {
     Err(Error::Argument(format!(
         "{what}: the input has {input} elements and the output {output}; they must be the same"
     )))
+}
+
+fn rooted(what: &str, root: usize, size: usize) -> Result<()> {
+    if root < size {
+        return Ok(());
+    }
+    Err(Error::Argument(format!("{what}: root {root} is not one of the {size} ranks, which are numbered from 0")))
+}
+
+/// Only the root's output counts.
+fn reduction(rank: usize, root: usize, size: usize, input: usize, output: usize) -> Result<()> {
+    rooted("reduce", root, size)?;
+    if rank == root { same_length("reduce at its root", input, output) } else { Ok(()) }
+}
+
+/// Whether both are whole blocks, and the elements of one.
+fn exchange(input: usize, output: usize, size: usize) -> (Result<()>, usize) {
+    let count = input / size;
+    let ok = same_length("all-to-all", input, output)
+        .and_then(|()| blocks("all-to-all", "input", input, "block", count, size));
+    (ok, count)
 }
 
 fn blocks(what: &str, large: &str, len: usize, small: &str, block: usize, size: usize) -> Result<()> {

@@ -53,6 +53,10 @@ enum Command {
     AllGather(collective::Args),
     /// Every rank gets the root's data.
     Broadcast(collective::Args),
+    /// The root gets the reduction of all inputs.
+    Reduce(collective::Args),
+    /// Rank r gets block r of every rank's data.
+    AllToAll(collective::Args),
 }
 
 /// What the commands fail with: words for people.
@@ -71,6 +75,8 @@ fn main() -> ExitCode {
         Some(Command::ReduceScatter(args)) => collective::run(collective::Kind::ReduceScatter, args),
         Some(Command::AllGather(args)) => collective::run(collective::Kind::AllGather, args),
         Some(Command::Broadcast(args)) => collective::run(collective::Kind::Broadcast, args),
+        Some(Command::Reduce(args)) => collective::run(collective::Kind::Reduce, args),
+        Some(Command::AllToAll(args)) => collective::run(collective::Kind::AllToAll, args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ pub struct Args {
     /// Ranks on the CPUs of a machine without GPUs; one a core otherwise. With GPUs there is one a GPU.
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// all-reduce, reduce-scatter, all-gather or broadcast.
+    /// all-reduce, reduce-scatter, all-gather, broadcast, reduce or all-to-all; the root is rank 0.
     #[arg(long, default_value = "all-reduce", value_parser = collective)]
     collective: Collective,
     /// Bytes of the larger buffer.

@@ -88,6 +88,11 @@ fn plan_keeps_its_promise() {
     let (predicted, bound) = (p["predicted_s"].as_f64().unwrap(), p["bound_s"].as_f64().unwrap());
     assert!(predicted >= bound && (p["ratio"].as_f64().unwrap() - bound / predicted).abs() < 1e-9);
     assert!(p["algorithm"].as_str().unwrap().starts_with("hierarchical"));
+    for name in ["reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"] {
+        let out = run(&["plan", "--topology", &file, "--hosts", "2", "--collective", name]);
+        assert!(out.ok && out.out.contains("proved"), "{name}: {}", out.err);
+        assert!(run(&["plan", "--help"]).out.contains(name));
+    }
     let text = run(&[&args[..], &["--explain", "--algorithm", "ring"]].concat()).out;
     for word in ["ring", "predicted", "bound", "bottleneck", "candidates", "GB/s"] {
         assert!(text.contains(word), "{word} is not in {text}");
@@ -145,7 +150,7 @@ fn nonsense_is_refused_in_words() {
     let bomb = write("bomb.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-99999][0-99999]\"\n");
     let own = write("own.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g0\"\n[[link]]\nkind = \"nvlink\"\nfrom = \"g0\"\nto = \"g0\"\n");
     let lone = write("lone.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-1]\"\n");
-    let cases: [(&[&str], &str); 26] = [
+    let cases: [(&[&str], &str); 29] = [
         (&["detect", "--topology", "/nonexistent"], "No such file"),
         (&["detect", "--topology", "/dev/zero"], "no regular file"),
         (&["detect", "--topology", &half], "half.toml"),
@@ -172,6 +177,9 @@ fn nonsense_is_refused_in_words() {
         (&["all-reduce", "-e", "4"], "less than"),
         (&["all-reduce", "-o", "xor"], "no reduction"),
         (&["broadcast", "--root", "9", "--ranks", "2"], "ranks are 0 to 1"),
+        (&["reduce", "--root", "2", "--ranks", "2"], "ranks are 0 to 1"),
+        (&["all-to-all", "--algorithm", "ring", "--ranks", "2", "-e", "8"], "all-to-all"),
+        (&["plan", "--collective", "scan"], "reduce or all-to-all"),
     ];
     for (args, word) in cases {
         let begun = std::time::Instant::now();

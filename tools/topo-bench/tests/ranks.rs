@@ -23,9 +23,9 @@ fn every_type_and_operator_is_right() {
 
 #[test]
 fn every_collective_is_right() {
-    for command in ["all-reduce", "reduce-scatter", "all-gather", "broadcast"] {
+    for command in ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"] {
         for algorithm in ["", "ring", "two-shot"] {
-            if command == "broadcast" && !algorithm.is_empty() {
+            if ["broadcast", "all-to-all"].contains(&command) && !algorithm.is_empty() {
                 continue;
             }
             let mut args =
@@ -36,11 +36,29 @@ fn every_collective_is_right() {
             let out = run(&args);
             assert!(out.ok, "{command} {algorithm}: {}", out.err);
             for row in json(&out.out).as_array().unwrap() {
-                assert_eq!((&row["wrong"], &row["in_place"]["wrong"]), (&0.into(), &0.into()), "{row}");
+                assert_eq!(row["wrong"], 0, "{row}");
+                match command {
+                    "all-to-all" => assert!(row["in_place"].is_null(), "{row}"),
+                    _ => assert_eq!(row["in_place"]["wrong"], 0, "{row}"),
+                }
                 assert!(row["time_us"]["min"].as_f64().unwrap() <= row["time_us"]["max"].as_f64().unwrap());
             }
         }
     }
+}
+
+#[test]
+fn any_rank_can_be_the_root() {
+    for root in ["0", "1", "2"] {
+        for command in ["broadcast", "reduce"] {
+            let args = [command, "-r", root, "-b", "4", "-e", "1M", "-f", "512", "-d", "bf16", "-o", "max", "-n", "2"];
+            let out = run(&[&args[..], &["--ranks", "3"]].concat());
+            assert!(out.ok && out.out.contains("0 OK"), "{command} {root}: {} {}", out.out, out.err);
+            assert!(out.out.lines().any(|l| l.split_whitespace().nth(4) == Some(root)), "{}", out.out);
+        }
+    }
+    let table = run(&["all-to-all", "-b", "4K", "-e", "4K", "--ranks", "3"]).out;
+    assert!(table.contains("N/A") && table.contains("0 OK"), "{table}");
 }
 
 #[test]

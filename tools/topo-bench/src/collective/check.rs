@@ -111,12 +111,12 @@ pub fn wrong_reductions<T: Sample>(got: &[T], seed: u64, ranks: usize, first: us
     wrong
 }
 
-/// How many of `got` are not `rank`'s elements from its first on.
-pub fn wrong_copies<T: Sample>(got: &[T], seed: u64, rank: usize) -> u64 {
+/// How many of `got` are not `rank`'s elements from `first` on.
+pub fn wrong_copies<T: Sample>(got: &[T], seed: u64, first: usize, rank: usize) -> u64 {
     let mut wrong = 0;
     let mut theirs = vec![T::default(); BLOCK];
     for (b, block) in got.chunks(BLOCK).enumerate() {
-        fill(&mut theirs[..block.len()], seed, rank, b * BLOCK);
+        fill(&mut theirs[..block.len()], seed, rank, first + b * BLOCK);
         wrong += block.iter().zip(&theirs).filter(|(a, b)| a != b).count() as u64;
     }
     wrong
@@ -135,11 +135,12 @@ mod tests {
         // Any element of its own is a minimum of itself: use rank 0 alone.
         let one = data[0].clone();
         assert_eq!(wrong_reductions(&one, 7, 1, 0, op), 0);
-        assert_eq!(wrong_copies(&data[1], 7, 1), 0);
+        assert_eq!(wrong_copies(&data[1], 7, 0, 1), 0);
         let mut bad = one;
         bad[4321] = spoil(bad[4321]);
         assert_eq!(wrong_reductions(&bad, 7, 1, 0, op), 1, "{op} {}", T::DTYPE);
-        assert!(wrong_copies(&bad, 7, 0) == 1);
+        assert!(wrong_copies(&bad, 7, 0, 0) == 1);
+        assert_eq!(wrong_copies(&data[2][4000..], 7, 4000, 2), 0);
         assert!(wrong_reductions(&data[0], 7, 3, 0, op) > 1000);
     }
 

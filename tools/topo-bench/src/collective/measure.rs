@@ -19,7 +19,8 @@ pub struct Row {
     pub dtype: DType,
     pub op: Option<ReduceOp>,
     pub out_of_place: Timing,
-    pub in_place: Timing,
+    /// None of an all-to-all.
+    pub in_place: Option<Timing>,
 }
 
 pub struct Timing {
@@ -79,12 +80,15 @@ fn typed<T: Sample>(
 ) -> Result<Row> {
     let elements = (bytes / size_of::<T>() as u64) as usize;
     let (block, whole) = match kind {
-        Kind::AllReduce | Kind::Broadcast => (elements, elements),
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce => (elements, elements),
         // The larger buffer is a whole number of blocks.
-        Kind::ReduceScatter | Kind::AllGather => (elements / comm.size(), elements / comm.size() * comm.size()),
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => {
+            (elements / comm.size(), elements / comm.size() * comm.size())
+        }
     };
     let (inputs, outputs) = match kind {
-        Kind::AllReduce | Kind::Broadcast => (whole, whole),
+        Kind::AllReduce | Kind::Broadcast | Kind::AllToAll => (whole, whole),
+        Kind::Reduce => (whole, if comm.rank() == args.root { whole } else { 0 }),
         Kind::ReduceScatter => (whole, block),
         Kind::AllGather => (block, whole),
     };
@@ -104,11 +108,12 @@ fn typed<T: Sample>(
         whole,
         input: vector(inputs)?,
         output: vector(outputs)?,
-        spare: vector(whole)?,
+        spare: vector(if kind == Kind::AllToAll { 0 } else { whole })?,
     };
     comm.prefer(Wish::default());
     let mut timings = Vec::with_capacity(2);
-    for in_place in [false, true] {
+    let places = if kind == Kind::AllToAll { &[false][..] } else { &[false, true] };
+    for &in_place in places {
         let mut seconds = bench.time(args, in_place)?;
         gather(comm, &mut seconds, args.over)?;
         let mut wrong = (args.check > 0).then_some(0);
@@ -120,10 +125,10 @@ fn typed<T: Sample>(
         }
         timings.push(Timing { seconds: Spread::of(&seconds), wrong });
     }
-    let (Some(in_place), Some(out_of_place)) = (timings.pop(), timings.pop()) else {
-        return Err("nothing was measured".into());
-    };
-    let op = if matches!(kind, Kind::AllReduce | Kind::ReduceScatter) { op } else { None };
+    let mut timings = timings.into_iter();
+    let Some(out_of_place) = timings.next() else { return Err("nothing was measured".into()) };
+    let in_place = timings.next();
+    let op = op.filter(|_| kind.collective(args.root).reduces());
     Ok(Row {
         size: whole as u64 * size_of::<T>() as u64,
         count: block as u64,
@@ -147,6 +152,9 @@ impl<T: Sample> Bench<'_, T> {
             (Kind::AllGather, true) => comm.all_gather_in_place(whole)?,
             (Kind::Broadcast, false) => comm.broadcast(&mut self.output, self.root)?,
             (Kind::Broadcast, true) => comm.broadcast(whole, self.root)?,
+            (Kind::Reduce, false) => comm.reduce(&self.input, &mut self.output, self.root, op)?,
+            (Kind::Reduce, true) => comm.reduce_in_place(whole, self.root, op)?,
+            (Kind::AllToAll, _) => comm.all_to_all(&self.input, &mut self.output)?,
         }
         Ok(())
     }
@@ -219,8 +227,16 @@ impl<T: Sample> Bench<'_, T> {
         Ok(match self.kind {
             Kind::AllReduce => wrong_reductions(got, seed, ranks, 0, self.op),
             Kind::ReduceScatter => wrong_reductions(got, seed, ranks, rank * block, self.op),
-            Kind::AllGather => got.chunks(block.max(1)).enumerate().map(|(r, b)| wrong_copies(b, seed, r)).sum(),
-            Kind::Broadcast => wrong_copies(got, seed, self.root),
+            Kind::AllGather => got.chunks(block.max(1)).enumerate().map(|(r, b)| wrong_copies(b, seed, 0, r)).sum(),
+            Kind::Broadcast => wrong_copies(got, seed, 0, self.root),
+            Kind::Reduce if rank == self.root => wrong_reductions(got, seed, ranks, 0, self.op),
+            // What is not the root's to get stays as it was.
+            Kind::Reduce if in_place => wrong_copies(got, seed, 0, rank),
+            Kind::Reduce => 0,
+            Kind::AllToAll => {
+                let from = |(r, b): (usize, &[T])| wrong_copies(b, seed, rank * block, r);
+                got.chunks(block.max(1)).enumerate().map(from).sum()
+            }
         })
     }
 }

@@ -42,7 +42,7 @@ pub struct Args {
     /// The reduction (sum, prod, min, max, avg), or `all`.
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum")]
     op: String,
-    /// The root of a broadcast.
+    /// The root of a broadcast or a reduce.
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0)]
     root: usize,
     /// Over the ranks, a call's time is this.
@@ -89,15 +89,24 @@ pub enum Kind {
     ReduceScatter,
     AllGather,
     Broadcast,
+    Reduce,
+    AllToAll,
 }
 
 impl Kind {
+    /// Whether one rank is the root.
+    fn rooted(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce)
+    }
+
     fn collective(self, root: usize) -> Collective {
         match self {
             Self::AllReduce => Collective::AllReduce,
             Self::ReduceScatter => Collective::ReduceScatter,
             Self::AllGather => Collective::AllGather,
             Self::Broadcast => Collective::Broadcast { root },
+            Self::Reduce => Collective::Reduce { root },
+            Self::AllToAll => Collective::AllToAll,
         }
     }
 }
@@ -131,7 +140,7 @@ pub fn run(kind: Kind, args: &Args) -> Result<bool> {
     let widest = types.iter().map(|(d, _)| d.width()).max().unwrap_or(1);
     sizes_of(args, widest as u64)?;
     fits(args.max, ranks)?;
-    if kind == Kind::Broadcast && args.root >= ranks {
+    if kind.rooted() && args.root >= ranks {
         return Err(format!("--root {}: ranks are 0 to {}", args.root, ranks - 1).into());
     }
     if launched {

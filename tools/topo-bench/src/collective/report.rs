@@ -95,10 +95,15 @@ impl<'a> Report<'a> {
             row.count,
             row.dtype,
             row.op.map_or("none".into(), |o| o.to_string()),
-            if self.kind == Kind::Broadcast { self.args.root.to_string() } else { "-1".into() },
+            if self.kind.rooted() { self.args.root.to_string() } else { "-1".into() },
         );
         let mut values = Vec::new();
-        for t in [&row.out_of_place, &row.in_place] {
+        for t in [Some(&row.out_of_place), row.in_place.as_ref()] {
+            let Some(t) = t else {
+                line.push_str(&format!("  {:>9} {:>8} {:>8} {:>7}", "N/A", "N/A", "N/A", "N/A"));
+                values.push(Value::Null);
+                continue;
+            };
             let (algbw, busbw) = self.rates(&row, t);
             let wrong = t.wrong.map_or("N/A".into(), |w| w.to_string());
             let us = t.seconds.median * 1e6;
