@@ -14,7 +14,7 @@ fn plan(c: &mut Criterion) {
     let host = Topology::read(&file).expect("a machine");
     let mut group = c.benchmark_group("plan");
     group.sample_size(10);
-    for hosts in [1, 2, 8] {
+    for hosts in [1, 8, 128] {
         let t = host.cluster(hosts).expect("a cluster");
         let placement = Placement::gpus(&t).expect("GPUs");
         let wish = Wish::default();

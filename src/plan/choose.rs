@@ -15,6 +15,10 @@ use crate::{Error, Result};
 const TIE: f64 = 0.03;
 /// Direct exchange among more ranks than this is not tried: its steps grow with their square.
 const DIRECT_MOST: usize = 64;
+/// As that, for ranks that have several levels: between hosts it is for the smallest messages only.
+const DIRECT_APART: usize = 16;
+/// Plans of more steps than this are tried only where no other is shorter.
+const MANY_STEPS: usize = 1 << 16;
 /// Chunks of host ranks are kept to this where the cache is not known.
 const HOST_CHUNK: u64 = 512 << 10;
 
@@ -157,72 +161,93 @@ fn candidates(request: Request<'_>, sizes: &[usize], special: &[Shape], wish: &W
         return Err(Error::Plan(format!("there is no algorithm `{name}`; {} are", builders::NAMES.join(", "))));
     }
     let forced = wish.algorithm.is_some();
+    let (collective, levels) = (request.collective, sizes.len());
+    let most = if levels > 1 && collective != Collective::AllToAll { DIRECT_APART } else { DIRECT_MOST };
+    let small = n <= most || forced || wish.single_step;
+    let flat = |shape: &Shape| Nest::even(&[(n, shape.clone().into())]);
+    let mut nests: Vec<(Nest, bool)> = Vec::new();
+    if wanted("direct") && small && collective != Collective::AllReduce {
+        nests.push((flat(&Shape::Direct), false));
+    }
+    if wanted("two-shot") && small {
+        nests.push((flat(&Shape::Direct), true));
+    }
+    let shapes = [Shape::Ring(vec![]), Shape::Tree, Shape::HalvingDoubling];
+    nests.extend(shapes.iter().filter(|s| wanted(s.name())).map(|s| (flat(s), false)));
+    // An all-to-all goes straight from rank to rank.
+    let special = if collective == Collective::AllToAll { &[] } else { special };
+    nests.extend(special.iter().filter(|s| levels == 1 && wanted(s.name())).map(|s| (flat(s), false)));
+    if levels > 1 && (wanted("hierarchical") || wanted("forest")) {
+        let plain = [Shape::Direct, Shape::Ring(vec![])];
+        let inners = plain.iter().chain(special);
+        for inner in inners.filter(|s| wanted("hierarchical") || s.name() == "forest") {
+            for outer in [Shape::Ring(vec![]), Shape::Direct, Shape::HalvingDoubling, Shape::Tree] {
+                if outer == Shape::Direct && sizes[levels - 1] > DIRECT_MOST {
+                    continue;
+                }
+                let shape = |level: usize| Arc::new(if level + 1 == levels { outer.clone() } else { inner.clone() });
+                let nest: Vec<_> = sizes.iter().enumerate().map(|(i, ranks)| (*ranks, shape(i))).collect();
+                nests.push((Nest::even(&nest), true));
+            }
+        }
+    }
+    // What is so long that to think about it takes seconds is left out, but for the shortest of it.
+    let mut nests: Vec<(usize, Nest, bool)> =
+        nests.into_iter().map(|(nest, spread)| (builders::steps(collective, &nest), nest, spread)).collect();
+    let most = nests.iter().map(|(steps, ..)| *steps).min().unwrap_or(0).max(MANY_STEPS);
+    nests.retain(|(steps, ..)| *steps <= most || wish.single_step);
+
     let mut plans = Vec::new();
     let mut reasons: Vec<Error> = Vec::new();
-    let mut offer = |plan: Result<Plan>| {
-        match plan {
+    let mut offer = |plan: Result<Plan>| match plan {
         Ok(plan) if wish.single_step && !plan.single_step() => reasons.push(Error::Plan(format!(
-            "`{}` combines in several steps, in which the sum for an integer average could wrap; one-shot and two-shot do not",
+            "`{}` combines in several steps, in which the sum for an integer average could wrap; one-shot and \
+             two-shot do not",
             plan.algorithm
         ))),
         Ok(plan) => plans.push(plan),
         Err(reason) => reasons.push(reason),
-    }
     };
-    let small = n <= DIRECT_MOST || forced || wish.single_step;
-    if request.collective == Collective::AllReduce && wanted("one-shot") && small {
+    if collective == Collective::AllReduce && wanted("one-shot") && small {
         offer(builders::one_shot(request, &[vec![(0..n).collect()]]));
     }
-    if wanted("direct") && small && request.collective != Collective::AllReduce {
-        offer(builders::flat(request, Shape::Direct));
+    if collective == Collective::AllReduce
+        && wanted("one-shot")
+        && levels > 1
+        && sizes.iter().all(|s| *s <= DIRECT_MOST)
+    {
+        offer(builders::one_shot(request, &even_groups(sizes)));
     }
-    if wanted("two-shot") && small {
-        offer(builders::two_shot(request));
+    nests.into_iter().for_each(|(_, nest, spread)| offer(builders::hierarchical(request, &nest, spread)));
+    if !plans.is_empty() {
+        return Ok(plans);
     }
-    for shape in [Shape::Ring(vec![]), Shape::Tree, Shape::HalvingDoubling] {
-        if wanted(shape.name()) {
-            offer(builders::flat(request, shape));
-        }
-    }
-    // An all-to-all goes straight from rank to rank.
-    let special = if request.collective == Collective::AllToAll { &[] } else { special };
-    for shape in special.iter().filter(|s| sizes.len() == 1 && wanted(s.name())) {
-        offer(builders::flat(request, shape.clone()));
-    }
-    if wish.algorithm.as_deref() == Some("forest") && special.iter().all(|s| s.name() != "forest") {
-        offer(Err(Error::Plan(
-            "`forest` is made for the links between the GPUs of a host, the same in each host; there are none here, \
-             or too many GPUs"
-                .into(),
-        )));
-    }
-    if wanted("hierarchical") || (sizes.len() > 1 && wanted("forest")) {
-        if sizes.len() > 1 {
-            let plain = [Shape::Direct, Shape::Ring(vec![])];
-            let inners = plain.iter().chain(special);
-            for inner in inners.filter(|s| wish.algorithm.as_deref() != Some("forest") || s.name() == "forest") {
-                for outer in [Shape::Ring(vec![]), Shape::Direct, Shape::HalvingDoubling, Shape::Tree] {
-                    let last = sizes.len() - 1;
-                    if outer == Shape::Direct && sizes[last] > DIRECT_MOST {
-                        continue;
-                    }
-                    let level = |(i, ranks): (usize, &usize)| {
-                        (*ranks, Arc::new(if i == last { outer.clone() } else { inner.clone() }))
-                    };
-                    let levels: Vec<_> = sizes.iter().enumerate().map(level).collect();
-                    offer(builders::hierarchical(request, &Nest::even(&levels), true));
-                }
+    Err(reasons.into_iter().next().unwrap_or_else(|| {
+        Error::Plan(match wish.algorithm.as_deref() {
+            Some("hierarchical") => {
+                "these ranks have one level only, a host or a CPU; `hierarchical` needs two".to_string()
             }
-        } else if forced {
-            offer(Err(Error::Plan(
-                "these ranks have one level only, a host or a CPU; `hierarchical` needs two".into(),
-            )));
-        }
-    }
-    match (plans.is_empty(), reasons.into_iter().next()) {
-        (true, Some(reason)) => Err(reason),
-        _ => Ok(plans),
-    }
+            Some("forest") => {
+                "`forest` is made for the links between the GPUs of a host, the same in each host; there \
+                               are none here, all GPUs are joined alike, or they are too many"
+                    .to_string()
+            }
+            other => format!("{} makes no {collective} among {n} ranks", other.unwrap_or("no builder")),
+        })
+    }))
+}
+
+/// By level, the groups of ranks whose numbers differ in the digit of that level only.
+fn even_groups(sizes: &[usize]) -> Vec<Vec<Vec<usize>>> {
+    let n: usize = sizes.iter().product();
+    let mut stride = 1;
+    let level = |size: &usize| {
+        let (step, block) = (stride, stride * size);
+        stride = block;
+        let firsts = (0..n).filter(|r| r % block < step);
+        firsts.map(|first| (0..*size).map(|i| first + i * step).collect()).collect()
+    };
+    sizes.iter().map(level).collect()
 }
 
 /// The largest chunk that is worth while: on host ranks, what goes through staging should stay in a core's cache.

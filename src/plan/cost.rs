@@ -5,10 +5,10 @@
 //! the busiest link and core give the pace that further chunks cannot exceed. All are straight lines in the chunk size,
 //! so an empty chunk and a very large one tell all.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::plan::{Buffer, Instruction, Placement, Plan, Span};
-use crate::topology::{DeviceId, LinkId, LinkKind, Topology};
+use crate::topology::{Alike, DeviceId, LinkId, LinkKind, Topology};
 use crate::{Error, Result};
 
 /// Seconds to start an instruction that moves data in host memory.
@@ -112,6 +112,7 @@ struct Timing {
 
 struct Model<'a> {
     topology: &'a Topology,
+    alike: Option<Alike>,
     placement: &'a Placement,
     routes: HashMap<(DeviceId, DeviceId), Path>,
     /// Ranks on each CPU, and the cores there.
@@ -128,7 +129,7 @@ struct Path {
 
 impl<'a> Model<'a> {
     fn new(topology: &'a Topology, placement: &'a Placement) -> Self {
-        let mut cores = HashMap::new();
+        let mut cores = HashMap::default();
         for &d in placement.devices() {
             if let Some(cpu) = &topology.device(d).cpu {
                 cores.entry(d).or_insert((0, cpu.pus.len().max(cpu.cores).max(1))).0 += 1;
@@ -136,21 +137,33 @@ impl<'a> Model<'a> {
         }
         let own = topology.links().filter(|(_, a, b, l)| a == b && l.kind == LinkKind::Memory);
         let memory = own.map(|(id, a, _, _)| (a, id)).collect();
-        Self { topology, placement, routes: HashMap::new(), cores, memory }
+        Self { topology, alike: topology.alike(), placement, routes: HashMap::default(), cores, memory }
     }
 
     fn path(&mut self, from: usize, to: usize) -> Result<Path> {
         let (a, b) = (self.placement.devices()[from], self.placement.devices()[to]);
-        if let Some(path) = self.routes.get(&(a, b)) {
-            return Ok(path.clone());
+        // Between hosts that are alike one search does for all.
+        let (model, hosts) = match self.alike.and_then(|alike| alike.model(a, b)) {
+            Some((model, hosts)) => (model, Some(hosts)),
+            None => ((a, b), None),
+        };
+        let here = |path: &Path| match (self.alike, hosts) {
+            (Some(alike), Some(hosts)) => {
+                Path { links: path.links.iter().map(|l| alike.link(*l, hosts)).collect(), ..*path }
+            }
+            _ => path.clone(),
+        };
+        if let Some(path) = self.routes.get(&model) {
+            return Ok(here(path));
         }
-        let route = self.topology.route(a, b).ok_or_else(|| {
+        let route = self.topology.route(model.0, model.1).ok_or_else(|| {
             let id = |d| &self.topology.device(d).id;
             Error::Plan(format!("no route leads from rank {from} ({}) to rank {to} ({})", id(a), id(b)))
         })?;
         let path = Path { links: route.links, rate: route.bandwidth, latency: route.latency };
-        self.routes.insert((a, b), path.clone());
-        Ok(path)
+        let found = here(&path);
+        self.routes.insert(model, path);
+        Ok(found)
     }
 
     /// Seconds more until a peer of `rank` runs, where ranks outnumber cores.
@@ -192,7 +205,7 @@ impl<'a> Model<'a> {
     fn run(&mut self, plan: &Plan, chunk: f64) -> Result<Timing> {
         const CHUNKS: usize = 3;
         let part = chunk / plan.parts_a_rank() as f64;
-        let mut load: HashMap<LinkId, f64> = HashMap::new();
+        let mut load: HashMap<LinkId, f64> = HashMap::default();
         let mut lanes: Vec<(usize, usize, usize, usize)> = Vec::new();
         for (rank, program) in plan.programs.iter().enumerate() {
             lanes.extend((0..program.lanes.len()).map(|lane| (rank, lane, 0, 0)));
@@ -200,7 +213,7 @@ impl<'a> Model<'a> {
         let mut clock = vec![0.0f64; lanes.len()];
         let mut busy = vec![0.0f64; lanes.len()];
         let mut ends = [0.0f64; CHUNKS];
-        let mut queues: HashMap<(usize, u32, u32, bool), std::collections::VecDeque<f64>> = HashMap::new();
+        let mut queues: HashMap<(usize, u32, u32, bool), std::collections::VecDeque<f64>> = HashMap::default();
         let mut left = lanes.len();
         while left > 0 {
             let mut moved = false;
@@ -320,7 +333,7 @@ impl<'a> Model<'a> {
                 source = format!("{}: {}", link.origin().name(), link.source);
             }
         }
-        let mut work: HashMap<DeviceId, f64> = HashMap::new();
+        let mut work: HashMap<DeviceId, f64> = HashMap::default();
         for ((rank, ..), seconds) in lanes.iter().zip(busy) {
             *work.entry(self.placement.devices()[*rank]).or_default() += seconds;
         }

@@ -4,11 +4,48 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::topology::{Device, DeviceId, DeviceKind, Fabric, Link, LinkKind, Topology};
+use petgraph::graph::{EdgeIndex, NodeIndex};
+
+use crate::topology::{Device, DeviceId, DeviceKind, Fabric, Link, LinkId, LinkKind, Topology};
 use crate::{Error, Result};
 
 /// Devices that a repeated host may come to.
 const MAX_DEVICES: usize = 2_000_000;
+
+/// Where the devices and links of hosts are that are alike and equally far from each other: what is known of the first
+/// two is known of any.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alike {
+    first_device: usize,
+    devices: usize,
+    first_link: usize,
+    links: usize,
+}
+
+impl Alike {
+    /// Two devices of the first two hosts that are to each other as these are, and the hosts of these.
+    pub fn model(&self, a: DeviceId, b: DeviceId) -> Option<((DeviceId, DeviceId), [usize; 2])> {
+        let split = |d: DeviceId| {
+            let at = d.0.index().checked_sub(self.first_device)?;
+            Some((at / self.devices, at % self.devices))
+        };
+        let ((x, i), (y, j)) = (split(a)?, split(b)?);
+        let other = usize::from(x != y);
+        let device = |host: usize, i: usize| DeviceId(NodeIndex::new(self.first_device + host * self.devices + i));
+        Some(((device(0, i), device(other, j)), [x, y]))
+    }
+
+    /// The link that is between `hosts` what this one is between the first two.
+    pub fn link(&self, link: LinkId, hosts: [usize; 2]) -> LinkId {
+        match link.0.index().checked_sub(self.first_link) {
+            Some(at) => {
+                let host = hosts[(at / self.links).min(1)];
+                LinkId(EdgeIndex::new(self.first_link + host * self.links + at % self.links))
+            }
+            None => link,
+        }
+    }
+}
 
 /// How a topology of hosts that are alike was made.
 #[derive(Debug, Clone)]
@@ -38,6 +75,20 @@ impl Topology {
     /// [`Error::Topology`] where the machine has no NIC, is of several hosts, or does not fit the fabric.
     pub fn cluster_over(&self, hosts: usize, fabric: Fabric) -> Result<Self> {
         self.repeat(hosts, Some(fabric))
+    }
+
+    /// Whether hosts are alike, and any two joined as any others are.
+    pub(crate) fn alike(&self) -> Option<Alike> {
+        let recipe = self.recipe.as_deref()?;
+        if !matches!(recipe.fabric, None | Some(Fabric::Rails { leaf: None, .. })) {
+            return None;
+        }
+        let first_device = self.devices().take_while(|(_, d)| d.host.is_none()).count();
+        let shared = |d: DeviceId| self.device(d).host.is_none();
+        let first_link = self.links().take_while(|(_, a, b, _)| shared(*a) && shared(*b)).count();
+        let devices = (self.graph.node_count() - first_device) / recipe.hosts;
+        let links = (self.graph.edge_count() - first_link) / recipe.hosts;
+        (devices > 0 && links > 0).then_some(Alike { first_device, devices, first_link, links })
     }
 
     fn repeat(&self, hosts: usize, fabric: Option<Fabric>) -> Result<Self> {
@@ -314,4 +365,35 @@ fn clos(
         leaves.iter().for_each(|leaf| t.connect(*leaf, spine, up.clone()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_between_hosts_that_are_alike_are_images_of_each_other() {
+        for name in ["topologies/dgx-h100.toml", "topologies/dgx-1.toml", "tests/machines/2xa100-two-switches.toml"] {
+            let t = Topology::read(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+            let t = if t.hosts() == 1 { t.cluster(4).unwrap() } else { t };
+            let alike = t.alike().unwrap();
+            let gpus = t.of_kind(DeviceKind::Gpu);
+            for (a, b) in gpus.iter().flat_map(|a| gpus.iter().map(move |b| (*a, *b))) {
+                let ((x, y), hosts) = alike.model(a, b).unwrap();
+                let (found, model) = (t.route(a, b).unwrap(), t.route(x, y).unwrap());
+                assert_eq!(
+                    (found.class, found.bandwidth, found.latency),
+                    (model.class, model.bandwidth, model.latency)
+                );
+                let mut at = a;
+                for link in model.links.iter().map(|l| alike.link(*l, hosts)) {
+                    assert_eq!(t.endpoints(link).0, at, "{name}");
+                    at = t.endpoints(link).1;
+                }
+                assert_eq!(at, b);
+            }
+            let leaves = t.distinct().clone().cluster_over(4, "leaf-spine:leaf=2,spines=1".parse().unwrap()).unwrap();
+            assert!(leaves.alike().is_none());
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod graph;
 mod link;
 mod route;
 
+pub(crate) use cluster::Alike;
 pub use device::{CpuInfo, Device, DeviceKind};
 pub use diff::Change;
 pub use fabric::Fabric;

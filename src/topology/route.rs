@@ -140,7 +140,7 @@ impl Topology {
         if from == to {
             return Some(self.local(from));
         }
-        let via = self.search(from, |_| true);
+        let via = self.search(from, Some(to), |_| true);
         self.unwind(from, to, &via)
     }
 
@@ -155,7 +155,7 @@ impl Topology {
     }
 
     fn routes_over(&self, from: DeviceId, allowed: impl Fn(LinkKind) -> bool) -> Vec<Option<Route>> {
-        let via = self.search(from, allowed);
+        let via = self.search(from, None, allowed);
         let all =
             self.devices().map(|(to, _)| if to == from { Some(self.local(from)) } else { self.unwind(from, to, &via) });
         all.collect()
@@ -174,8 +174,8 @@ impl Topology {
         }
     }
 
-    /// The link by which the best way enters each node.
-    fn search(&self, from: DeviceId, allowed: impl Fn(LinkKind) -> bool) -> Vec<Option<LinkId>> {
+    /// The link by which the best way enters each node, as far as `to` where only that is asked for.
+    fn search(&self, from: DeviceId, to: Option<DeviceId>, allowed: impl Fn(LinkKind) -> bool) -> Vec<Option<LinkId>> {
         let n = self.graph.node_count();
         let mut best: Vec<Option<Label>> = vec![None; n];
         let mut via: Vec<Option<LinkId>> = vec![None; n];
@@ -185,6 +185,9 @@ impl Topology {
         while let Some(Entry(label, node)) = heap.pop() {
             if best[node.index()].is_some_and(|b| b.order(&label).is_lt()) {
                 continue;
+            }
+            if to.is_some_and(|to| to.0 == node) {
+                break;
             }
             let here = &self.graph[node];
             let through_gpu = here.kind == DeviceKind::Gpu && node != from.0;

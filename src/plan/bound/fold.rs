@@ -5,7 +5,7 @@
 //! Scheinerman and Ullman, "Fractional isomorphism of graphs", 1994; Grohe, Kersting, Mladenov and Selman, "Dimension
 //! reduction via colour refinement", 2014).
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::plan::bound::net::Net;
 
@@ -68,7 +68,7 @@ impl Classes {
     }
 
     pub fn fold(&self, net: &Net) -> Folded {
-        let mut edges: HashMap<(usize, usize), i128> = HashMap::new();
+        let mut edges: HashMap<(usize, usize), i128> = HashMap::default();
         for (a, b, c) in &net.edges {
             *edges.entry((self.of[*a], self.of[*b])).or_default() += c;
         }
@@ -98,7 +98,7 @@ impl Neighbours {
 
 /// Numbers for equal things, by first occurrence.
 fn numbered<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Classes {
-    let mut numbers: HashMap<K, usize> = HashMap::new();
+    let mut numbers: HashMap<K, usize> = HashMap::default();
     let mut of = Vec::new();
     for key in keys {
         let next = numbers.len();

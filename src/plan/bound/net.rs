@@ -1,6 +1,6 @@
 //! A machine as whole numbers: what flows can be asked of.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::plan::Placement;
 use crate::topology::{DeviceId, Topology};
@@ -23,7 +23,7 @@ pub(super) struct Net {
 impl Net {
     /// Nominal figures, in whole bytes per second. A link to itself leads nowhere, nor does one without bandwidth.
     pub fn new(topology: &Topology, placement: &Placement) -> Self {
-        let mut ranks: HashMap<DeviceId, i128> = HashMap::new();
+        let mut ranks: HashMap<DeviceId, i128> = HashMap::default();
         placement.devices().iter().for_each(|d| *ranks.entry(*d).or_default() += 1);
         let mut links: Vec<(DeviceId, DeviceId, i128)> = topology
             .links()
@@ -32,7 +32,7 @@ impl Net {
             .filter(|(.., c)| *c > 0)
             .collect();
         prune(&mut links, |d| ranks.contains_key(&d));
-        let mut index: HashMap<DeviceId, usize> = HashMap::new();
+        let mut index: HashMap<DeviceId, usize> = HashMap::default();
         let mut devices: Vec<DeviceId> = ranks.keys().copied().collect();
         devices.extend(links.iter().flat_map(|(a, b, _)| [*a, *b]));
         devices.sort_unstable();
@@ -66,7 +66,7 @@ impl Net {
 /// Leaves out what leads between no ranks: nodes with one neighbour only, over and over.
 fn prune(links: &mut Vec<(DeviceId, DeviceId, i128)>, keep: impl Fn(DeviceId) -> bool) {
     loop {
-        let mut neighbour: HashMap<DeviceId, Option<DeviceId>> = HashMap::new();
+        let mut neighbour: HashMap<DeviceId, Option<DeviceId>> = HashMap::default();
         for (a, b, _) in links.iter() {
             for (at, other) in [(*a, *b), (*b, *a)] {
                 // None once there are two.

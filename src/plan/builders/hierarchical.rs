@@ -191,6 +191,21 @@ pub fn hierarchical(request: Request<'_>, nest: &Nest, spread: bool) -> Result<P
     Ok(weave::weave(request, name(request.collective, nest, spread), trees.parts, &trees.ins, &trees.outs))
 }
 
+/// About how many steps of trees a plan for `nest` has, which is what making and timing it takes.
+pub fn steps(collective: Collective, nest: &Nest) -> usize {
+    let n = nest.ranks.len();
+    let variants = nest.variants();
+    let (trees, ways) = match collective {
+        Collective::AllReduce => (shards(nest, variants).len(), 2),
+        Collective::ReduceScatter | Collective::AllGather => (n.saturating_mul(variants), 1),
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => {
+            (nest.members.iter().map(|m| m.ranks.len()).max().unwrap_or(1).saturating_mul(variants), 1)
+        }
+        Collective::AllToAll => (n, nest.levels().len()),
+    };
+    trees.saturating_mul(n).saturating_mul(ways)
+}
+
 fn trees(collective: Collective, n: usize, nest: &Nest, spread: bool) -> Result<Trees> {
     let variants = nest.variants();
     let (gathers, spreads) = match collective {

@@ -9,7 +9,7 @@ mod one_shot;
 mod tree;
 mod weave;
 
-pub use hierarchical::{Nest, hierarchical};
+pub use hierarchical::{Nest, hierarchical, steps};
 pub use one_shot::one_shot;
 pub(in crate::plan) use tree::Step;
 pub use tree::{Edge, Shape, Tree};

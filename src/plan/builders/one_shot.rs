@@ -61,5 +61,10 @@ pub fn one_shot(request: Request<'_>, levels: &[Vec<Vec<usize>>]) -> Result<Plan
         w.home.extend(results.into_iter().map(|(v, dst)| ((v, 0), dst)));
     }
     (0..request.ranks() as u32).for_each(|r| w.deliver(r, 0, Purpose::Level(0)));
-    Ok(w.finish("one-shot".into()))
+    let most = |groups: &&Vec<Vec<usize>>| groups.iter().map(Vec::len).max().unwrap_or(1).to_string();
+    let name = match active.len() {
+        0 | 1 => "one-shot".into(),
+        _ => format!("one-shot({})", active.iter().rev().map(most).collect::<Vec<_>>().join(" x ")),
+    };
+    Ok(w.finish(name))
 }

@@ -5,7 +5,9 @@
 //! waits for the last writer of what it reads, and for the readers of what it overwrites. As lanes keep to that order,
 //! no lanes can wait for each other in a circle, however small the channels.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::plan::builders::Request;
 use crate::plan::builders::tree::{Edge, Tree};
@@ -130,10 +132,10 @@ impl<'a> Weaver<'a> {
             blocks: Blocks::new(request.collective, request.ranks(), parts),
             parts,
             lanes: Vec::new(),
-            by_purpose: HashMap::new(),
+            by_purpose: HashMap::default(),
             scratch: vec![0; request.ranks()],
-            cells: HashMap::new(),
-            home: HashMap::new(),
+            cells: HashMap::default(),
+            home: HashMap::default(),
             top,
             reduces,
         }
@@ -145,7 +147,7 @@ impl<'a> Weaver<'a> {
 
     fn gather(&mut self, trees: &[Tree], shown: &HashSet<(u32, u32)>, shown_out: &HashSet<(u32, u32)>) {
         let mut joins: Vec<Join> = Vec::new();
-        let mut open: HashMap<(u32, u8), usize> = HashMap::new();
+        let mut open: HashMap<(u32, u8), usize> = HashMap::default();
         for (i, t) in trees.iter().enumerate() {
             open.clear();
             for e in &t.edges {
@@ -361,7 +363,7 @@ impl<'a> Weaver<'a> {
     }
 
     pub fn emit(&mut self, lane: u32, instruction: Instruction, reads: &[Cell], writes: Option<Cell>) {
-        let mut before: HashMap<u32, u32> = HashMap::new();
+        let mut before: HashMap<u32, u32> = HashMap::default();
         let mut need = |(l, i): At| {
             if l != lane {
                 before.entry(l).and_modify(|p| *p = (*p).max(i)).or_insert(i);
@@ -405,7 +407,7 @@ impl<'a> Weaver<'a> {
     }
 
     pub fn finish(mut self, algorithm: String) -> Plan {
-        let mut links: HashMap<u32, BTreeSet<u32>> = HashMap::new();
+        let mut links: HashMap<u32, BTreeSet<u32>> = HashMap::default();
         let mut signals: Vec<(u32, u32, u32, u32)> = Vec::new();
         for (l, lane) in self.lanes.iter().enumerate() {
             for (i, op) in lane.ops.iter().enumerate() {
@@ -417,8 +419,8 @@ impl<'a> Weaver<'a> {
         }
         let (depth, credits) = self.credits(&links, &signals);
         // Flags and channels are numbered by pair of ranks.
-        let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
-        let mut flags: HashMap<(u32, u32, bool), u32> = HashMap::new();
+        let mut numbers: HashMap<(u32, u32), u32> = HashMap::default();
+        let mut flags: HashMap<(u32, u32, bool), u32> = HashMap::default();
         let ranks: Vec<u32> = self.lanes.iter().map(|l| l.rank).collect();
         let mut flag = |from: u32, to: u32, back: bool| {
             *flags.entry((from, to, back)).or_insert_with(|| {
@@ -445,8 +447,8 @@ impl<'a> Weaver<'a> {
             waits[writer as usize][0].insert(0, wait);
         }
         // Until here a channel goes by the lane that sends.
-        let mut channels: HashMap<(u32, u32), u32> = HashMap::new();
-        let mut per_pair: HashMap<(u32, u32), u32> = HashMap::new();
+        let mut channels: HashMap<(u32, u32), u32> = HashMap::default();
+        let mut per_pair: HashMap<(u32, u32), u32> = HashMap::default();
         let mut number = |from: u32, to: u32, channel: &mut u32| {
             *channel = *channels.entry((*channel, to)).or_insert_with(|| {
                 let next = per_pair.entry((from, to)).or_default();
@@ -499,7 +501,7 @@ impl<'a> Weaver<'a> {
         signals: &[(u32, u32, u32, u32)],
     ) -> (usize, Vec<(u32, u32)>) {
         // (reader, its last access) to (writer, its first write), of other lanes.
-        let mut uses: HashMap<(u32, u32), (u32, u32)> = HashMap::new();
+        let mut uses: HashMap<(u32, u32), (u32, u32)> = HashMap::default();
         for (cell, a) in &self.cells {
             let (Cell::Scratch(..), Some((writer, first))) = (cell, a.first_write) else { continue };
             for (&lane, &last) in a.all.iter().filter(|(l, _)| **l != writer) {
@@ -526,12 +528,12 @@ impl<'a> Weaver<'a> {
         };
         // A notice of chunk k + 1 tells that chunk k is done; each lane in between adds a chunk.
         let mut credits: Vec<(u32, u32)> = Vec::new();
-        let mut by_reader: HashMap<u32, Vec<u32>> = HashMap::new();
+        let mut by_reader: HashMap<u32, Vec<u32>> = HashMap::default();
         for &(reader, writer) in uses.keys() {
             by_reader.entry(reader).or_default().push(writer);
         }
         for (reader, writers) in by_reader {
-            let mut near: HashMap<u32, usize> = HashMap::from([(reader, 0)]);
+            let mut near: HashMap<u32, usize> = HashMap::from_iter([(reader, 0)]);
             let mut open = VecDeque::from([reader]);
             while let Some(l) = open.pop_front() {
                 let hops = near[&l] + 1;

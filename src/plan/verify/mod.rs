@@ -18,7 +18,9 @@ mod memory;
 mod queues;
 mod sums;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap as HashMap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -139,7 +141,7 @@ pub(crate) fn shape(plan: &Plan, hosts: &[usize]) -> Result<(), Refusal> {
     let cells = plan.programs.iter().enumerate();
     let cells = cells.map(|(rank, p)| p.scratch.saturating_mul(plan.depth).saturating_add(user(rank)));
     let cells = cells.fold(0, usize::saturating_add);
-    let mut lanes: HashMap<usize, usize> = HashMap::new();
+    let mut lanes: HashMap<usize, usize> = HashMap::default();
     for (program, host) in plan.programs.iter().zip(hosts) {
         *lanes.entry(*host).or_default() += program.lanes.len();
     }
@@ -228,7 +230,7 @@ struct Lanes {
 
 impl Lanes {
     fn new(plan: &Plan, hosts: &[usize]) -> Self {
-        let mut names = HashMap::new();
+        let mut names = HashMap::default();
         let mut lanes = Self { all: Vec::new(), hosts: Vec::new(), host_of: Vec::new() };
         for (rank, (program, name)) in plan.programs.iter().zip(hosts).enumerate() {
             let host = *names.entry(*name).or_insert(lanes.hosts.len());

@@ -1,6 +1,6 @@
 //! Flags and channels: who fills each, who empties it.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 
 use crate::plan::verify::{Fault, Location, Refusal};
 use crate::plan::{Instruction, Plan};
@@ -30,7 +30,7 @@ pub(super) struct Queues {
 
 impl Queues {
     pub fn new(plan: &Plan) -> Result<Self, Refusal> {
-        let mut ids: HashMap<Key, usize> = HashMap::new();
+        let mut ids: HashMap<Key, usize> = HashMap::default();
         let mut queues: Vec<Queue> = Vec::new();
         let mut of: Vec<Vec<u32>> = Vec::new();
         for (rank, program) in plan.programs.iter().enumerate() {

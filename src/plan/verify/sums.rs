@@ -1,6 +1,6 @@
 //! Which ranks are in a sum, and in what order they were added.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap as HashMap;
 
 /// Every sum that a run makes, by number; the first are the ranks' own contributions. Sums of the same ranks added in
 /// another order are others, and so are sums that are rounded in other places: an instruction with more than two
@@ -21,7 +21,7 @@ impl Sums {
             ranks,
             starts: (0..ranks).collect(),
             runs: (0..ranks).map(|r| (r, r + 1)).collect(),
-            known: HashMap::new(),
+            known: HashMap::default(),
         }
     }
 
