@@ -149,6 +149,12 @@ impl Topology {
         self.routes_over(from, |_| true)
     }
 
+    /// [`Topology::route`] to each of `to`, by one search.
+    pub(crate) fn routes_to(&self, from: DeviceId, to: &[DeviceId]) -> Vec<Option<Route>> {
+        let via = self.search(from, |_| true);
+        to.iter().map(|to| if *to == from { Some(self.local(from)) } else { self.unwind(from, *to, &via) }).collect()
+    }
+
     /// Routes that use PCIe and CPU links alone, as `nvidia-smi topo -m` sees what no NVLink joins.
     pub(crate) fn routes_by_pcie(&self, from: DeviceId) -> Vec<Option<Route>> {
         self.routes_over(from, |kind| matches!(kind, LinkKind::Pcie | LinkKind::CpuInterconnect))

@@ -1,0 +1,564 @@
+//! Lanes on their way through a program.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::plan::{Instruction, Plan, Span};
+use crate::simulate::fluid::{Due, Fluid};
+use crate::simulate::machine::{COPY_RATE, Machine};
+use crate::simulate::program::{Amount, Op, Program, What};
+use crate::topology::LinkId;
+use crate::{Error, Result};
+
+/// Chunks that are run before their pace is taken for the rest, at most.
+pub(super) const SOME: u64 = 8;
+/// Two chunks that take times closer than this share are at one pace.
+const STEADY: f64 = 1e-3;
+/// Seconds that count as one instant: far less than anything takes.
+const INSTANT: f64 = 1e-11;
+/// A link or core busy for this share of the time sets the pace.
+const BUSY: f64 = 0.95;
+/// Of an event: it is a lane's.
+const LANE: u32 = u32::MAX;
+/// No step.
+const NONE: u32 = u32::MAX;
+
+/// What a message takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// From beginning to end.
+    pub seconds: f64,
+    /// How many chunks the message has.
+    pub chunks: u64,
+    /// Seconds that each further chunk adds.
+    pub period: f64,
+    /// The links used: bytes in all, and which share of the time at full rate these are.
+    pub links: Vec<(LinkId, u64, f64)>,
+    /// What sets the pace, in words.
+    pub limit: String,
+    /// Where its figure comes from.
+    pub limit_source: String,
+    /// The steps that the end of the last chunk run waited for, each for the one before.
+    pub critical: Vec<Step>,
+}
+
+/// An instruction that moved data, once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Whose.
+    pub rank: usize,
+    /// In which of its lanes.
+    pub lane: usize,
+    /// For which chunk.
+    pub chunk: u64,
+    /// In words.
+    pub what: String,
+    /// Seconds.
+    pub start: f64,
+    /// Seconds.
+    pub end: f64,
+}
+
+/// A [`Step`] by numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    lane: u32,
+    /// The instruction, of the lane's.
+    at: u32,
+    chunk: u32,
+    /// The step before, in time, without which this had not begun.
+    cause: u32,
+    start: f64,
+    pub end: f64,
+}
+
+/// A share of a resource's capacity in use from some time on.
+pub(super) type Sample = (f64, u32, f64);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// At an instruction that has not begun.
+    Ready,
+    /// Until a peer does something.
+    Blocked,
+    /// What it waited for has happened, and is on its way here.
+    Told,
+    /// A core is being handed to it.
+    Waking,
+    /// The overhead.
+    Starting,
+    /// Flows are under way.
+    Moving,
+    /// The last bytes are on their way.
+    Landing,
+}
+
+#[derive(Clone)]
+struct Lane {
+    at: u32,
+    chunk: u64,
+    phase: Phase,
+    flows: u32,
+    /// When all bytes of the flows that have ended are there.
+    landed: f64,
+    /// When the instruction began, and after which step.
+    start: f64,
+    cause: u32,
+}
+
+/// Notices or messages from one lane to another.
+#[derive(Clone, Default)]
+struct Queue {
+    /// When each is there, and the step that it tells of.
+    sent: VecDeque<(f64, u32)>,
+    receiver: Option<u32>,
+    /// Of a channel: who waits for room, how many messages it has and may have.
+    sender: Option<u32>,
+    used: u32,
+    slots: u32,
+}
+
+struct Simulation<'p> {
+    program: &'p Program,
+    now: f64,
+    /// Time as bits, which sort as times do; then in order of making.
+    events: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
+    made: u64,
+    fluid: Fluid,
+    lanes: Vec<Lane>,
+    flags: Vec<Queue>,
+    channels: Vec<Queue>,
+    ready: Vec<u32>,
+    /// Chunks to run: fewer once their pace is known.
+    most: u64,
+    /// By chunk, lanes that have done it; when all had.
+    done: Vec<usize>,
+    ends: Vec<f64>,
+    steps: Option<&'p mut Vec<Record>>,
+}
+
+/// Runs a message of `bytes` in `chunks` chunks, the first `most` at most as they are.
+pub(super) fn run(
+    machine: &Machine<'_>,
+    program: &Program,
+    bytes: u64,
+    chunks: u64,
+    most: u64,
+    steps: Option<&mut Vec<Record>>,
+    samples: Option<&mut Vec<Sample>>,
+) -> Result<Run> {
+    let chunks = chunks.max(1);
+    let part = bytes as f64 / chunks as f64 / program.parts_a_rank as f64;
+    let mut s = Simulation::new(program, part, chunks.min(most.max(1)), steps);
+    // What is traced is as long as was asked for.
+    s.go(chunks > most && samples.is_none(), samples)?;
+    let run = s.ends.len() as u64;
+    let period = period(&s.ends);
+    let seconds = s.ends.last().copied().unwrap_or(0.0) + chunks.saturating_sub(run) as f64 * period;
+    Ok(summary(machine, program, seconds, chunks, if run > 1 { period } else { seconds }, part))
+}
+
+/// What a chunk adds, of those whose successors were under way too.
+fn period(ends: &[f64]) -> f64 {
+    let n = ends.len();
+    match n {
+        0 | 1 => 0.0,
+        2..=4 => ends[n - 1] - ends[n - 2],
+        // Two at a time: generations of scratch may be used by turns.
+        _ => (ends[n - 2] - ends[n - 4]) / 2.0,
+    }
+}
+
+impl<'p> Simulation<'p> {
+    fn new(program: &'p Program, part: f64, most: u64, steps: Option<&'p mut Vec<Record>>) -> Self {
+        let first = Lane { at: 0, chunk: 0, phase: Phase::Ready, flows: 0, landed: 0.0, start: 0.0, cause: NONE };
+        let channel = |slots: &u32| Queue { slots: *slots, ..Queue::default() };
+        Self {
+            program,
+            now: 0.0,
+            events: BinaryHeap::new(),
+            made: 0,
+            fluid: Fluid::new(program, part),
+            lanes: program.lanes.iter().map(|l| Lane { at: l.ops.start, ..first.clone() }).collect(),
+            flags: vec![Queue::default(); program.flags],
+            channels: program.channels.iter().map(channel).collect(),
+            ready: (0..program.lanes.len() as u32).rev().collect(),
+            most,
+            done: vec![0; most as usize],
+            ends: Vec::new(),
+            steps,
+        }
+    }
+
+    fn go(&mut self, stop: bool, mut samples: Option<&mut Vec<Sample>>) -> Result<()> {
+        loop {
+            while let Some(lane) = self.ready.pop() {
+                self.advance(lane);
+            }
+            if let Some(Reverse((time, _, id, generation))) = self.events.peek().copied() {
+                // All that happens at one instant happens before rates are made anew.
+                if f64::from_bits(time) <= self.now + INSTANT.max(self.now * 1e-12) {
+                    self.events.pop();
+                    self.happen(id, generation);
+                    continue;
+                }
+            }
+            let (now, events, made) = (self.now, &mut self.events, &mut self.made);
+            let due = |(time, flow, generation): Due| {
+                *made += 1;
+                events.push(Reverse((time.to_bits(), *made, flow, generation)));
+            };
+            match samples.as_deref_mut() {
+                None => self.fluid.settle(now, due, None),
+                Some(all) => self.fluid.settle(now, due, Some(&mut |r, share| all.push((now, r, share)))),
+            }
+            if stop {
+                self.shorten();
+            }
+            match self.events.peek() {
+                Some(Reverse((time, ..))) => self.now = self.now.max(f64::from_bits(*time)),
+                None if self.lanes.iter().all(|l| l.chunk >= self.most) => return Ok(()),
+                None => {
+                    let name = &self.program.algorithm;
+                    return Err(Error::Plan(format!("`{name}` cannot be timed: its lanes wait for each other")));
+                }
+            }
+        }
+    }
+
+    /// Runs no more chunks than have begun, once the last took as long as those before.
+    fn shorten(&mut self) {
+        let [.., a, b, c, d] = self.ends[..] else { return };
+        let alike = |x: f64, y: f64| (x - y).abs() <= STEADY * x.max(y);
+        if alike(d - c, c - b) && alike(c - b, b - a) {
+            let begun = self.lanes.iter().map(|l| l.chunk).max().unwrap_or(0) + 1;
+            self.most = self.most.min(begun);
+        }
+    }
+
+    fn happen(&mut self, id: u32, generation: u32) {
+        if generation != LANE {
+            if let Some((lane, spec)) = self.fluid.finish(id, generation) {
+                self.landed(lane, spec);
+            }
+            return;
+        }
+        match self.lanes[id as usize].phase {
+            Phase::Told => self.wake(id),
+            Phase::Starting => self.started(id),
+            Phase::Landing => self.finished(id),
+            Phase::Ready | Phase::Blocked | Phase::Waking | Phase::Moving => {}
+        }
+    }
+
+    fn at(&mut self, time: f64, lane: u32) {
+        self.made += 1;
+        self.events.push(Reverse((time.to_bits(), self.made, lane, LANE)));
+    }
+
+    /// Runs a lane as far as it goes without waiting.
+    fn advance(&mut self, id: u32) {
+        let program = self.program;
+        let ops = &program.lanes[id as usize].ops;
+        loop {
+            let now = self.now;
+            let lane = &mut self.lanes[id as usize];
+            if lane.chunk >= self.most {
+                return;
+            }
+            if lane.at == ops.end {
+                lane.at = ops.start;
+                let chunk = lane.chunk as usize;
+                lane.chunk += 1;
+                self.done[chunk] += 1;
+                if self.done[chunk] == self.lanes.len() {
+                    self.ends.push(now);
+                }
+                continue;
+            }
+            lane.start = now;
+            match &program.ops[lane.at as usize] {
+                Op::Notify { flag, latency } => {
+                    let notice = (now + latency, lane.cause);
+                    lane.at += 1;
+                    let flag = &mut self.flags[*flag as usize];
+                    match flag.receiver.take() {
+                        Some(receiver) => self.tell(receiver, notice),
+                        None => flag.sent.push_back(notice),
+                    }
+                }
+                Op::Await { flag, lag } => {
+                    if lane.chunk >= u64::from(*lag) {
+                        let flag = &mut self.flags[*flag as usize];
+                        match flag.sent.pop_front() {
+                            Some((time, _)) if time <= now + INSTANT => {}
+                            Some(notice) => return self.tell(id, notice),
+                            None => {
+                                flag.receiver = Some(id);
+                                lane.phase = Phase::Blocked;
+                                return;
+                            }
+                        }
+                    }
+                    lane.at += 1;
+                }
+                Op::Recv { channel, .. } => {
+                    let channel = &mut self.channels[*channel as usize];
+                    match channel.sent.pop_front() {
+                        Some((time, _)) if time <= now + INSTANT => return self.begin(id),
+                        Some(message) => return self.tell(id, message),
+                        None => {
+                            channel.receiver = Some(id);
+                            lane.phase = Phase::Blocked;
+                            return;
+                        }
+                    }
+                }
+                Op::Send { .. } | Op::Move { .. } => return self.begin(id),
+            }
+        }
+    }
+
+    /// What a lane waits for is there at a time, told by a step.
+    fn tell(&mut self, id: u32, (time, cause): (f64, u32)) {
+        let lane = &mut self.lanes[id as usize];
+        lane.phase = Phase::Told;
+        if cause != NONE {
+            lane.cause = cause;
+        }
+        if time > self.now + INSTANT { self.at(time, id) } else { self.wake(id) }
+    }
+
+    fn wake(&mut self, id: u32) {
+        match self.program.lanes[id as usize].wake {
+            Some(spec) => {
+                self.lanes[id as usize].phase = Phase::Waking;
+                let shape = self.program.flows[spec as usize].shape;
+                self.fluid.start(shape, id, spec, self.now);
+            }
+            None => self.woken(id),
+        }
+    }
+
+    fn woken(&mut self, id: u32) {
+        let now = self.now;
+        let lane = &mut self.lanes[id as usize];
+        lane.phase = Phase::Ready;
+        lane.start = now;
+        match &self.program.ops[lane.at as usize] {
+            Op::Await { .. } => {
+                lane.at += 1;
+                self.ready.push(id);
+            }
+            Op::Send { flows, .. } => self.flow(id, flows.clone()),
+            Op::Recv { .. } | Op::Move { .. } | Op::Notify { .. } => self.begin(id),
+        }
+    }
+
+    /// An instruction that moves data, from its overhead on.
+    fn begin(&mut self, id: u32) {
+        let delay = match &self.program.ops[self.lanes[id as usize].at as usize] {
+            Op::Move { delay, .. } | Op::Send { delay, .. } | Op::Recv { delay, .. } => *delay,
+            Op::Notify { .. } | Op::Await { .. } => 0.0,
+        };
+        if delay > 0.0 {
+            self.lanes[id as usize].phase = Phase::Starting;
+            self.at(self.now + delay, id);
+        } else {
+            self.started(id);
+        }
+    }
+
+    fn started(&mut self, id: u32) {
+        let lane = &mut self.lanes[id as usize];
+        match &self.program.ops[lane.at as usize] {
+            Op::Send { channel, flows, .. } => {
+                let channel = &mut self.channels[*channel as usize];
+                if channel.used < channel.slots {
+                    channel.used += 1;
+                    self.flow(id, flows.clone());
+                } else {
+                    channel.sender = Some(id);
+                    lane.phase = Phase::Blocked;
+                }
+            }
+            Op::Move { flows, .. } | Op::Recv { flows, .. } => self.flow(id, flows.clone()),
+            Op::Notify { .. } | Op::Await { .. } => {}
+        }
+    }
+
+    fn flow(&mut self, id: u32, flows: std::ops::Range<u32>) {
+        let mut under_way = 0;
+        let mut landed = self.now;
+        for spec in flows {
+            let flow = self.program.flows[spec as usize];
+            if self.fluid.start(flow.shape, id, spec, self.now) {
+                under_way += 1;
+            } else {
+                landed = landed.max(self.now + flow.latency);
+            }
+        }
+        let lane = &mut self.lanes[id as usize];
+        (lane.flows, lane.landed, lane.phase) = (under_way, landed, Phase::Moving);
+        if under_way == 0 {
+            self.land(id);
+        }
+    }
+
+    /// A flow has ended.
+    fn landed(&mut self, id: u32, spec: u32) {
+        let lane = &mut self.lanes[id as usize];
+        if lane.phase == Phase::Waking {
+            return self.woken(id);
+        }
+        lane.flows -= 1;
+        lane.landed = lane.landed.max(self.now + self.program.flows[spec as usize].latency);
+        if lane.flows == 0 {
+            self.land(id);
+        }
+    }
+
+    fn land(&mut self, id: u32) {
+        let lane = &mut self.lanes[id as usize];
+        let at = lane.landed;
+        if at > self.now + INSTANT {
+            lane.phase = Phase::Landing;
+            self.at(at, id);
+        } else {
+            self.finished(id);
+        }
+    }
+
+    /// An instruction that moves data is done.
+    fn finished(&mut self, id: u32) {
+        let (now, program) = (self.now, self.program);
+        let lane = &mut self.lanes[id as usize];
+        if let Some(steps) = self.steps.as_deref_mut() {
+            let (at, chunk) = (lane.at - program.lanes[id as usize].ops.start, lane.chunk as u32);
+            steps.push(Record { lane: id, at, chunk, cause: lane.cause, start: lane.start, end: now });
+            lane.cause = steps.len() as u32 - 1;
+        }
+        let cause = lane.cause;
+        let op = &program.ops[lane.at as usize];
+        lane.at += 1;
+        lane.phase = Phase::Ready;
+        self.ready.push(id);
+        match op {
+            Op::Send { channel, latency, .. } => {
+                let channel = &mut self.channels[*channel as usize];
+                match channel.receiver.take() {
+                    Some(receiver) => self.tell(receiver, (now + latency, cause)),
+                    None => channel.sent.push_back((now + latency, cause)),
+                }
+            }
+            Op::Recv { channel, .. } => {
+                let channel = &mut self.channels[*channel as usize];
+                match channel.sender.take() {
+                    // Its place goes to the next message.
+                    Some(sender) => self.tell(sender, (now, cause)),
+                    None => channel.used -= 1,
+                }
+            }
+            Op::Move { .. } | Op::Notify { .. } | Op::Await { .. } => {}
+        }
+    }
+}
+
+/// What was used how much, and what of it sets the pace.
+fn summary(machine: &Machine<'_>, program: &Program, seconds: f64, chunks: u64, pace: f64, part: f64) -> Run {
+    let topology = machine.topology;
+    let mut run = Run {
+        seconds,
+        chunks,
+        period: pace,
+        links: Vec::new(),
+        limit: "its own steps, one after the other".into(),
+        limit_source: "no link or core is busy all the time".into(),
+        critical: Vec::new(),
+    };
+    let mut busiest: Option<(f64, &What)> = None;
+    for r in &program.resources {
+        let load: Amount = r.load;
+        let needs = load.at(part) / r.capacity;
+        if let What::Link(link) = r.what {
+            let share = if seconds > 0.0 { needs * chunks as f64 / seconds } else { 0.0 };
+            run.links.push((link, (load.at(part) * chunks as f64).round() as u64, share));
+        }
+        if busiest.is_none_or(|(most, _)| needs > most) {
+            busiest = Some((needs, &r.what));
+        }
+    }
+    run.links.sort_by_key(|(link, ..)| *link);
+    let Some((needs, what)) = busiest else { return run };
+    let (name, source) = match what {
+        What::Link(id) => {
+            let link = topology.link(*id);
+            let rate = link.bandwidth() / 1e9;
+            let (a, b) = topology.endpoints(*id);
+            let (from, to) = (&topology.device(a).id, &topology.device(b).id);
+            let ends = if a == b { format!("memory of {from}") } else { format!("link {from} -> {to}") };
+            (format!("{ends} at {rate:.1} GB/s"), format!("{}: {}", link.origin().name(), link.source))
+        }
+        What::Thread(_) | What::Cores(_) => {
+            let (device, name) = match what {
+                What::Thread(rank) => (machine.device(*rank), format!("the core of rank {rank}")),
+                What::Cores(device) => (*device, {
+                    let cores = machine.cores.get(device).map_or(1, |c| c.1);
+                    format!("{cores} core(s) of {}", topology.device(*device).id)
+                }),
+                What::Link(_) => return run,
+            };
+            let source = match topology.device(device).cpu.as_ref().and_then(|c| c.copy_rate) {
+                Some(rate) => format!("measured: a core copies {:.1} GB/s", rate / 1e9),
+                None => format!("assumed: a core copies {:.1} GB/s", COPY_RATE / 1e9),
+            };
+            (name, source)
+        }
+    };
+    if needs >= pace * BUSY && needs > 0.0 {
+        (run.limit, run.limit_source) = (name, source);
+    } else if pace > 0.0 && needs > 0.0 {
+        run.limit_source = format!("no link or core is busy all the time; {name} is for {:.0} %", needs / pace * 100.0);
+    }
+    run
+}
+
+/// The steps that the last one waited for.
+pub(super) fn critical(plan: &Plan, program: &Program, steps: &[Record]) -> Vec<Step> {
+    let last = (0..steps.len()).rev().max_by(|a, b| steps[*a].end.total_cmp(&steps[*b].end));
+    let chain = std::iter::successors(last, |at| Some(steps[*at].cause as usize).filter(|c| c < at));
+    let mut path: Vec<Step> = chain.filter_map(|at| step(plan, program, &steps[at])).collect();
+    path.reverse();
+    path
+}
+
+pub(super) fn step(plan: &Plan, program: &Program, r: &Record) -> Option<Step> {
+    let lane = &program.lanes[r.lane as usize];
+    let (rank, lane) = (lane.rank as usize, lane.lane as usize);
+    let what = words(plan.programs.get(rank)?.lanes.get(lane)?.0.get(r.at as usize)?);
+    Some(Step { rank, lane, chunk: u64::from(r.chunk), what, start: r.start, end: r.end })
+}
+
+fn words(i: &Instruction) -> String {
+    let remote = |spans: &[Span]| -> Vec<u32> { spans.iter().filter_map(|s| s.owner).collect() };
+    match i {
+        Instruction::Copy { parts, src, dst } => match (src.owner, dst.owner) {
+            (None, None) => format!("copy {parts}"),
+            (Some(r), _) => format!("copy {parts} from rank {r}"),
+            (None, Some(r)) => format!("copy {parts} to rank {r}"),
+        },
+        Instruction::Reduce { parts, srcs, dst, .. } => {
+            let from = match remote(srcs)[..] {
+                [] => format!("reduce {parts}"),
+                [r] => format!("reduce {parts} from rank {r}"),
+                ref many => format!("reduce {parts} from {} peers", many.len()),
+            };
+            dst.owner.map_or(from.clone(), |r| format!("{from} to rank {r}"))
+        }
+        Instruction::Send { parts, to, .. } => format!("send {parts} to rank {to}"),
+        Instruction::Recv { parts, from, .. } => format!("receive {parts} from rank {from}"),
+        Instruction::RecvReduce { parts, from, .. } => format!("receive {parts} from rank {from} and reduce"),
+        Instruction::Notify { to, .. } => format!("notify rank {to}"),
+        Instruction::Await { from, .. } => format!("await rank {from}"),
+    }
+}
