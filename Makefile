@@ -24,7 +24,7 @@ loom: setup
 # Each reader on noise, SECONDS each; needs `cargo install cargo-fuzz`.
 SECONDS ?= 60
 fuzz: setup
-	for target in topology plan; do \
+	for target in topology plan plan_file; do \
 	  RUSTC_BOOTSTRAP=1 cargo fuzz run $$target fuzz/corpus/$$target -- -max_total_time=$(SECONDS) || exit 1; \
 	done
 

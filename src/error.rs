@@ -20,6 +20,16 @@ pub enum Error {
         /// What was found, what was expected, what to do.
         message: String,
     },
+    /// A plan file is not what it should be.
+    #[error("{file}{}: {message}", line.map(|l| format!(":{l}")).unwrap_or_default())]
+    PlanFile {
+        /// The file as the user named it.
+        file: String,
+        /// The line, counted from 1, where one is known.
+        line: Option<usize>,
+        /// What was found, what was expected, what to do.
+        message: String,
+    },
     /// The machine could not be looked at.
     #[error("topology detection: {0}")]
     Detect(String),

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] says nothing of CUDA, shared memory or UCX, and never touches a device. [`builders`] make plans,
 //! [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least possible one, [`check`] what makes it worse than it could be, [`choose`] picks and
-//! [`explain`] says why.
+//! [`explain`] says why. [`Plan::read`] and [`Plan::to_json`] are their way from and to files.
 
 pub mod bound;
 pub mod builders;
@@ -11,6 +11,7 @@ pub mod choose;
 pub mod cost;
 pub mod explain;
 mod flow;
+mod formats;
 mod ir;
 mod layout;
 mod placement;

@@ -10,6 +10,7 @@ mod plan;
 mod sizes;
 mod spawn;
 mod tour;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,8 @@ enum Command {
     Links(links::Args),
     /// Shows the plan for a collective, its prediction and its bound.
     Plan(plan::Args),
+    /// Proves a plan that is in a file, or says what is wrong with it.
+    Verify(verify::Args),
     /// Every rank gets the reduction of all inputs.
     AllReduce(collective::Args),
     /// Rank r gets block r of the reduction.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Some(Command::Diff(args)) => diff::run(args),
         Some(Command::Links(args)) => links::run(args).map(|()| true),
         Some(Command::Plan(args)) => plan::run(args).map(|()| true),
+        Some(Command::Verify(args)) => verify::run(args).map(|()| true),
         Some(Command::AllReduce(args)) => collective::run(collective::Kind::AllReduce, args),
         Some(Command::ReduceScatter(args)) => collective::run(collective::Kind::ReduceScatter, args),
         Some(Command::AllGather(args)) => collective::run(collective::Kind::AllGather, args),

@@ -16,6 +16,15 @@ pub fn print(text: &str) {
     }
 }
 
+/// Writes to a file, or to the standard output for `-`.
+pub fn text(text: &str, to: &str) -> Result<()> {
+    if to == "-" {
+        print(text);
+        return Ok(());
+    }
+    std::fs::write(to, text).map_err(|e| format!("{to}: {e}").into())
+}
+
 /// Writes `value` as JSON to a file, or to the standard output for `-`.
 pub fn json(value: &impl Serialize, to: &str) -> Result<()> {
     let write = |out: &mut dyn Write| -> std::io::Result<()> {

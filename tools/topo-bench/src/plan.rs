@@ -1,5 +1,6 @@
 //! `topo-bench plan`.
 
+use clap::ValueEnum;
 use topocoll::plan::choose::{Choice, Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
 use topocoll::topology::{DeviceKind, Topology};
@@ -35,9 +36,25 @@ pub struct Args {
     /// Why this one: prediction, bound, bottleneck and the other candidates.
     #[arg(long)]
     explain: bool,
-    /// As JSON: to FILE, or to the standard output.
+    /// The choice in words, or the plan itself for `topo-bench verify` and for MSCCL's runtime.
+    #[arg(long, value_enum, default_value_t = Format::Text, conflicts_with = "json")]
+    format: Format,
+    /// To FILE instead of the standard output.
+    #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-", conflicts_with = "json")]
+    output: String,
+    /// The choice and its figures as JSON: to FILE, or to the standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// What was chosen.
+    Text,
+    /// The plan, whole.
+    Json,
+    /// The plan as MSCCL's runtime takes it.
+    MscclXml,
 }
 
 fn collective(text: &str) -> std::result::Result<Collective, String> {
@@ -95,8 +112,13 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(to) = &args.json {
         return output::json(&choice.to_json(), to);
     }
-    output::print(&if args.explain { choice.explain() } else { brief(&choice) });
-    Ok(())
+    let text = match args.format {
+        Format::Text if args.explain => choice.explain(),
+        Format::Text => brief(&choice),
+        Format::Json => choice.plan.to_json()?,
+        Format::MscclXml => choice.plan.to_msccl_xml()?,
+    };
+    output::text(&text, &args.output)
 }
 
 fn brief(c: &Choice) -> String {

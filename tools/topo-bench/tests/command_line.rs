@@ -100,6 +100,47 @@ fn plan_keeps_its_promise() {
 }
 
 #[test]
+fn plans_are_written_and_proved() {
+    let dir = std::env::temp_dir().join(format!("topo-bench-plans-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (file, path) = (topologies("dgx-a100.toml"), dir.join("plan"));
+    let path = path.to_str().unwrap();
+    for collective in ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all"] {
+        let args = ["plan", "--topology", &file, "--hosts", "2", "--collective", collective];
+        let json = run(&[&args[..], &["--format", "json"]].concat());
+        assert!(json.ok && json.out.starts_with("{\"format\":\"topocoll-plan\""), "{}", json.err);
+        for format in ["json", "msccl-xml"] {
+            let out = run(&[&args[..], &["--format", format, "-o", path]].concat());
+            assert!(out.ok && out.out.is_empty(), "{}", out.err);
+            let out = run(&["verify", path, "--hosts", "2"]);
+            assert!(out.ok && out.out.starts_with("proved: "), "{}", out.err);
+            let root = if ["broadcast", "reduce"].contains(&collective) { " with root 0" } else { "" };
+            assert!(out.out.contains(&format!(", {collective}{root} among 16 ranks on 2 hosts")), "{}", out.out);
+        }
+    }
+    // Shared memory that is another host's.
+    let out = run(&["plan", "--ranks", "4", "--algorithm", "two-shot", "--format", "json", "-o", path]);
+    assert!(out.ok, "{}", out.err);
+    assert!(run(&["verify", path]).ok);
+    let out = run(&["verify", path, "--hosts", "2"]);
+    assert!(
+        !out.ok && out.err.contains("rank 0, lane 0, instruction") && out.err.contains("another host"),
+        "{}",
+        out.err
+    );
+    assert!(run(&["verify", path, "--hosts", "3"]).err.contains("4 ranks cannot be shared out"));
+    std::fs::write(path, std::fs::read_to_string(path).unwrap().replacen("\"finish\":true", "\"finish\":false", 1))
+        .unwrap();
+    let out = run(&["verify", path]);
+    assert!(!out.ok && out.err.contains("not finished"), "{}", out.err);
+    std::fs::write(path, "<algo ngpus='2' coll='allreduce' nchunksperloop='x'/>").unwrap();
+    let out = run(&["verify", path]);
+    assert!(!out.ok && out.err.contains("plan:1: `nchunksperloop` is \"x\""), "{}", out.err);
+    assert!(run(&["verify", "/dev/zero"]).err.contains("no regular file"));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn links_are_measured_saved_and_used() {
     let file = std::env::temp_dir().join(format!("topo-bench-links-{}.toml", std::process::id()));
     let path = file.to_str().unwrap();
