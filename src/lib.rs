@@ -56,6 +56,17 @@ pub(crate) fn fnv(bytes: &[u8]) -> u64 {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// The plan files' example must be right.
+#[cfg(test)]
+#[test]
+fn the_documented_plan_is_right() {
+    let text = include_str!("../docs/plan-files.md");
+    let example = text.split("```json\n").nth(1).and_then(|t| t.split("```").next()).unwrap();
+    let plan = plan::Plan::parse(example, "docs/plan-files.md").unwrap();
+    plan::verify(&plan, &[0, 1]).unwrap();
+    assert_eq!(plan.collective, plan::Collective::AllGather);
+}
+
 /// The topology files' example must be one.
 #[cfg(test)]
 #[test]

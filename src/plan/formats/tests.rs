@@ -1,6 +1,7 @@
 use crate::plan::builders::{self, Lanes, Request, Shape};
 use crate::plan::{Collective, Instruction, Plan, verify};
 use crate::{Error, Result};
+use proptest::prelude::*;
 
 fn collectives(root: usize) -> [Collective; 6] {
     [
@@ -185,6 +186,17 @@ fn a_wrong_algorithm_is_refused_by_the_proof() {
     assert!(refusal.contains("waits for itself"), "{refusal}");
 }
 
+/// A threadblock that waits for a step of another.
+fn waits(step: usize, tells: u8) -> String {
+    let tb = |id: u32, depid: i32, deps: usize, hasdep: u8| {
+        format!(
+            "<tb id='{id}' send='-1' recv='-1' chan='0'><step s='0' type='nop' depid='{depid}' deps='{deps}' hasdep='{hasdep}'/></tb>"
+        )
+    };
+    let (one, two) = (tb(0, 1, step, 0), tb(1, -1, 0, tells));
+    format!("<algo nchunksperloop='1' ngpus='1' coll='allreduce'><gpu id='0' s_chunks='0'>{one}{two}</gpu></algo>")
+}
+
 #[test]
 fn malformed_files_are_refused_in_words() {
     let two_shot = {
@@ -220,6 +232,8 @@ fn malformed_files_are_refused_in_words() {
         (IN_PLACE.replacen("srcbuf=\"i\"", "srcbuf=\"q\"", 1), "expected i, o or s"),
         (IN_PLACE.replacen("cnt=\"1\"", "cnt=\"0\"", 1), "`cnt` is \"0\""),
         (IN_PLACE.replacen("depid=\"-1\"", "depid=\"1\"", 1), "`depid` is \"1\""),
+        (waits(0, 0), "f:1: it would wait forever: no step of threadblock 1 from 0 on has `hasdep` 1"),
+        (waits(2, 1), "`deps` is \"2\""),
         (IN_PLACE.replacen(" hasdep=\"0\"/>", ">", 1), "no well-formed XML"),
         (IN_PLACE.replacen("type=\"s\"", "", 1), "<step> has no `type`"),
         (IN_PLACE.replacen("<gpu id=\"1\"", "<gpu id=\"0\"", 1), "before"),
@@ -229,6 +243,63 @@ fn malformed_files_are_refused_in_words() {
         assert!(matches!(error, Error::PlanFile { .. }), "{error}");
         assert!(error.to_string().contains(word), "`{word}` is not in: {error}");
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Digits and words in files that were right: refused in words, proved or disproved, and soon.
+    #[test]
+    fn spoiled_files_do_no_harm(
+        which in any::<prop::sample::Index>(), edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..12), 1..5),
+    ) {
+        let dir = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/plan_file")).unwrap();
+        let mut all: Vec<String> = dir.map(|e| std::fs::read_to_string(e.unwrap().path()).unwrap()).collect();
+        all.sort();
+        all.push(gather());
+        let mut text = all[which.index(all.len())].clone();
+        for (at, how) in edits {
+            let digits: Vec<usize> = text.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(i, _)| i).collect();
+            let at = digits[at.index(digits.len())];
+            let with = ["0", "1", "2", "3", "-1", "9", "", "1000000", "rrcs\"", "<", "4294967295", "18446744073709551616"][how];
+            text.replace_range(at..at + 1, with);
+        }
+        let begun = std::time::Instant::now();
+        if let Ok(plan) = Plan::parse(&text, "spoiled") {
+            let hosts = vec![0; plan.ranks()];
+            if verify(&plan, &hosts).is_ok() {
+                let again = Plan::parse(&plan.to_msccl_xml().unwrap(), "again").unwrap();
+                verify(&again, &hosts).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            }
+        }
+        prop_assert!(begun.elapsed().as_secs() < 10, "{:?}\n{text}", begun.elapsed());
+    }
+}
+
+#[test]
+fn hostile_files_are_refused_soon() {
+    let begun = std::time::Instant::now();
+    let head = "<algo ngpus='1' coll='allreduce' nchunksperloop='1048576'><gpu id='0' s_chunks='1048576'>";
+    let lane = |id: usize| {
+        let step =
+            "<step s='0' type='cpy' srcbuf='i' srcoff='0' dstbuf='s' dstoff='0' cnt='1000' depid='-1' deps='-1'/>";
+        format!("<tb id='{id}' send='-1' recv='-1' chan='0'>{step}</tb>")
+    };
+    let many: String = (0..512).map(lane).collect();
+    let plan = Plan::parse(&format!("{head}{many}</gpu></algo>"), "f").unwrap();
+    assert!(verify(&plan, &[0]).is_err());
+    let more: String = (0..513).map(lane).collect();
+    for text in [
+        format!("{head}{more}</gpu></algo>"),
+        "<algo>".repeat(1 << 17),
+        format!("<!DOCTYPE a [<!ENTITY a \"{}\">]><algo>&a;</algo>", "x".repeat(1 << 10)),
+        format!("{head}{}", lane(0).replace("1000", "1048577")),
+    ] {
+        assert!(Plan::parse(&text, "f").is_err());
+    }
+    let text = format!("{head}{}</gpu></algo>", lane(0).replace("1000", "1048576"));
+    assert!(Plan::parse(&text, "f").is_err());
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -12,10 +12,14 @@ use crate::plan::{Blocks, Buffer, Collective, Instruction, Lane, Parts, Plan, Pr
 use crate::{Error, Result};
 
 const MAX_RANKS: usize = 1 << 14;
+/// Threadblocks of a rank: more than any GPU runs at a time.
+const MAX_THREADBLOCKS: usize = 512;
 /// Chunks that all steps move together.
-const MAX_MOVES: usize = 1 << 22;
-/// Chunks in the buffers of all ranks together.
-const MAX_CHUNKS: usize = 1 << 24;
+const MAX_MOVES: usize = 1 << 20;
+/// Chunks in one buffer of all ranks together.
+const MAX_CHUNKS: usize = 1 << 20;
+/// Pairs of threadblocks that share memory, of all ranks together.
+const MAX_PAIRS: usize = 1 << 22;
 /// Messages that a connection of the runtime holds.
 const SLOTS: usize = 2;
 /// The runtime has scratch for a whole message; a plan has some generations.
@@ -140,7 +144,7 @@ impl Source<'_> {
         let flag = |name| root.attribute(name).is_some_and(|v| v.trim() == "1");
         let mut gpus: Vec<Option<Gpu>> = Vec::new();
         gpus.resize_with(ranks, || None);
-        let (mut moves, mut scratch) = (0, 0);
+        let (mut moves, mut scratch, mut pairs) = (0, 0, 0);
         for node in root.children().filter(|n| n.has_tag_name("gpu")) {
             let id = self.count(node, "id", ranks - 1)?;
             if gpus[id].is_some() {
@@ -154,6 +158,10 @@ impl Source<'_> {
                 &mut moves,
             )?;
             scratch += gpu.scratch;
+            pairs += gpu.threadblocks.len().pow(2);
+            if pairs > MAX_PAIRS {
+                return self.fail(node, "too many threadblocks up to here to be read".into());
+            }
             if scratch > MAX_CHUNKS {
                 return self.fail(node, format!("more than {MAX_CHUNKS} chunks of scratch up to here are too many"));
             }
@@ -174,8 +182,16 @@ impl Source<'_> {
     fn gpu(&self, node: Node<'_, '_>, blocks: Blocks, rank: usize, ranks: usize, moves: &mut usize) -> Result<Gpu> {
         let scratch = self.count(node, "s_chunks", MAX_CHUNKS)?;
         let nodes: Vec<_> = node.children().filter(|n| n.has_tag_name("tb")).collect();
-        let lengths: Vec<usize> =
-            nodes.iter().map(|t| t.children().filter(|n| n.has_tag_name("step")).count()).collect();
+        if nodes.len() > MAX_THREADBLOCKS {
+            return self.fail(node, format!("{} threadblocks, at most {MAX_THREADBLOCKS} are expected", nodes.len()));
+        }
+        // Of each threadblock, which steps tell that they are done.
+        let tells: Vec<Vec<bool>> = nodes
+            .iter()
+            .map(|t| {
+                t.children().filter(|n| n.has_tag_name("step")).map(|s| s.attribute("hasdep") == Some("1")).collect()
+            })
+            .collect();
         let mut threadblocks = Vec::with_capacity(nodes.len());
         for (i, tb) in nodes.iter().enumerate() {
             if self.count(*tb, "id", nodes.len())? != i {
@@ -187,9 +203,9 @@ impl Source<'_> {
             let peer = |name| -> Result<Option<u32>> { Ok(self.index(*tb, name, ranks)?.map(|p| p as u32)) };
             let (send, recv) = (peer("send")?, peer("recv")?);
             let channel = self.count(*tb, "chan", 1 << 16)? as u32;
-            let mut steps = Vec::with_capacity(lengths[i]);
+            let mut steps = Vec::with_capacity(tells[i].len());
             for s in tb.children().filter(|n| n.has_tag_name("step")) {
-                if self.count(s, "s", lengths[i])? != steps.len() {
+                if self.count(s, "s", tells[i].len())? != steps.len() {
                     return self.fail(
                         s,
                         format!(
@@ -199,7 +215,7 @@ impl Source<'_> {
                         ),
                     );
                 }
-                let step = self.step(s, blocks, rank, scratch, &lengths, i)?;
+                let step = self.step(s, blocks, rank, scratch, &tells, i)?;
                 for (what, needed, peer) in [("send", step.kind.sends(), send), ("recv", step.kind.receives(), recv)] {
                     if needed && peer.is_none() {
                         return self.fail(
@@ -226,7 +242,7 @@ impl Source<'_> {
         blocks: Blocks,
         rank: usize,
         scratch: usize,
-        lengths: &[usize],
+        tells: &[Vec<bool>],
         tb: usize,
     ) -> Result<Step> {
         let word = self.text(node, "type")?;
@@ -257,16 +273,21 @@ impl Source<'_> {
         };
         let src = place("srcbuf", "srcoff", kind.reads())?;
         let dst = place("dstbuf", "dstoff", kind.writes())?;
-        let waits = match self.index(node, "depid", lengths.len())? {
-            None => None,
-            Some(other) => {
-                let step = self.count(node, "deps", lengths[other].saturating_sub(1))?;
-                if lengths[other] == 0 {
-                    return self.fail(node, format!("threadblock {other}, which it waits for, has no steps"));
-                }
-                // Steps of one threadblock are in order anyway.
-                (other != tb).then_some((other, step))
+        let waits = match self.index(node, "depid", tells.len())? {
+            // Steps of one threadblock are in order anyway.
+            Some(other) if other != tb => {
+                let step = self.count(node, "deps", tells[other].len())?;
+                // The runtime waits until that step or a later one tells.
+                let told = tells[other].iter().skip(step).position(|t| *t);
+                let Some(later) = told else {
+                    return self.fail(
+                        node,
+                        format!("it would wait forever: no step of threadblock {other} from {step} on has `hasdep` 1"),
+                    );
+                };
+                Some((other, step + later))
             }
+            _ => None,
         };
         Ok(Step { kind, src, dst, count, waits })
     }
@@ -318,6 +339,9 @@ struct LaneDraft {
     received: usize,
 }
 
+/// The chunks of one step.
+type Message = Vec<Option<Value>>;
+
 /// From, to, the file's channel, slot, and chunk of the step.
 type ChannelKey = (u32, u32, u32, usize, u32);
 
@@ -327,7 +351,7 @@ struct Reader<'a> {
     ranks: Vec<Rank>,
     lanes: Vec<LaneDraft>,
     first_lane: Vec<usize>,
-    messages: HashMap<(u32, u32, u32), VecDeque<Vec<Option<Value>>>>,
+    messages: HashMap<(u32, u32, u32), VecDeque<Message>>,
     channels: HashMap<ChannelKey, u32>,
     per_pair: HashMap<(u32, u32), u32>,
 }
@@ -401,14 +425,12 @@ impl<'a> Reader<'a> {
     }
 
     fn initial(&self, rank: usize, cell: Cell) -> Option<Value> {
-        let empty = matches!(self.algo.collective, Collective::Broadcast { root } if root != rank);
-        let at = self.input(rank, cell).filter(|_| !empty)?;
+        let at = self.input(rank, cell).filter(|_| !only_root(self.algo.collective, rank))?;
         Some(Value { part: self.blocks.part(rank, Buffer::Input, at as usize) as u32, sum: 1 })
     }
 
     fn place(&mut self, l: usize, cell: Cell, write: bool) -> Span {
         let (rank, lane) = (self.lanes[l].rank, self.lanes[l].of_rank as u32);
-        let span = |buffer, at| Span { buffer, owner: None, at };
         let written = write || self.ranks[rank].cells.contains_key(&cell);
         let input = self.input(rank, cell);
         let r = &mut self.ranks[rank];
@@ -416,10 +438,10 @@ impl<'a> Reader<'a> {
             (Cell::Input(at), _) if r.stand_ins.contains_key(&at) => r.stand_ins[&at],
             (Cell::Input(_) | Cell::Output(_), Some(at)) if !written => {
                 r.readers.entry(at).or_default().insert(lane);
-                return span(Buffer::Input, at);
+                return own(Buffer::Input, at);
             }
-            (Cell::Input(at), _) => return span(Buffer::Input, at),
-            (Cell::Output(at), _) => return span(Buffer::Output, at),
+            (Cell::Input(at), _) => return own(Buffer::Input, at),
+            (Cell::Output(at), _) => return own(Buffer::Output, at),
             (Cell::Scratch(at), _) => at,
         };
         let touched = r.touched.entry(scratch).or_default();
@@ -427,7 +449,7 @@ impl<'a> Reader<'a> {
         if write {
             touched.1.insert(lane);
         }
-        span(Buffer::Scratch, scratch)
+        own(Buffer::Scratch, scratch)
     }
 
     fn load(&mut self, l: usize, place: (Buffer, u32)) -> (Span, Option<Value>) {
@@ -535,10 +557,10 @@ impl<'a> Reader<'a> {
                 let message = came.pop_front().flatten();
                 let channel = self.channel((from, rank, tb.channel, slot_in, k));
                 if step.kind.reads() {
-                    let (src, own) = self.load(l, at(step.src));
-                    value = add(message, own);
+                    let (src, have) = self.load(l, at(step.src));
+                    value = add(message, have);
                     let dst = if step.kind.writes() { self.store(l, at(step.dst), value) } else { self.spare(l) };
-                    let (parts, finish) = (one(message.or(own)), whole(value));
+                    let (parts, finish) = (one(message.or(have)), whole(value));
                     code.push(Instruction::RecvReduce { parts, from, channel, src, dst, finish });
                     to_send = Some(dst);
                 } else {
@@ -550,11 +572,11 @@ impl<'a> Reader<'a> {
             } else if matches!(step.kind, Kind::Copy | Kind::Reduce) {
                 let (src, loaded) = self.load(l, at(step.src));
                 if step.kind == Kind::Reduce {
-                    let (own, have) = self.load(l, at(step.dst));
+                    let (sum, have) = self.load(l, at(step.dst));
                     value = add(loaded, have);
                     let dst = self.store(l, at(step.dst), value);
                     let (parts, finish) = (one(value), whole(value));
-                    join(&mut code, Instruction::Reduce { parts, srcs: vec![src, own], dst, finish });
+                    join(&mut code, Instruction::Reduce { parts, srcs: vec![src, sum], dst, finish });
                 } else {
                     let dst = self.store(l, at(step.dst), loaded);
                     join(&mut code, Instruction::Copy { parts: one(loaded), src, dst });
@@ -580,7 +602,7 @@ impl<'a> Reader<'a> {
     fn spare(&mut self, l: usize) -> Span {
         let rank = &mut self.ranks[self.lanes[l].rank];
         rank.scratch += 1;
-        Span { buffer: Buffer::Scratch, owner: None, at: rank.scratch as u32 - 1 }
+        own(Buffer::Scratch, rank.scratch as u32 - 1)
     }
 
     fn program(&mut self, rank: usize) -> Program {
@@ -618,90 +640,90 @@ impl<'a> Reader<'a> {
             }
             lanes.push(code);
         }
+        // What each lane waits for before all else.
+        let mut heads: Vec<Vec<Instruction>> = vec![Vec::new(); count + 2];
         // Places of the input that steps write to are in scratch from the start.
         let stand_ins = std::mem::take(&mut r.stand_ins);
-        if !stand_ins.is_empty() {
-            let own = count as u32;
-            let mut code = Vec::new();
-            let mut users = BTreeSet::new();
-            for (&at, &to) in &stand_ins {
-                let part = self.blocks.part(rank, Buffer::Input, at as usize) as u32;
-                let span = |buffer, at| Span { buffer, owner: None, at };
-                let copy = Instruction::Copy {
-                    parts: Parts { first: part, count: 1 },
-                    src: span(Buffer::Input, at),
-                    dst: span(Buffer::Scratch, to),
-                };
-                if !matches!(self.algo.collective, Collective::Broadcast { root } if root != rank) {
-                    join(&mut code, copy);
-                    let touched = r.touched.entry(to).or_default();
-                    users.extend(touched.0.iter().copied());
-                    touched.0.insert(own);
-                    touched.1.insert(own);
-                }
-            }
-            for user in users {
-                let flag = r.flag();
-                code.push(notify(flag));
-                lanes[user as usize].insert(0, wait(flag, 0));
-            }
-            lanes.push(code);
+        let mut code = Vec::new();
+        let mut users = BTreeSet::new();
+        for (&at, &to) in stand_ins.iter().filter(|_| !only_root(self.algo.collective, rank)) {
+            let first = self.blocks.part(rank, Buffer::Input, at as usize) as u32;
+            let (src, dst) = (own(Buffer::Input, at), own(Buffer::Scratch, to));
+            join(&mut code, Instruction::Copy { parts: Parts { first, count: 1 }, src, dst });
+            let touched = r.touched.entry(to).or_default();
+            users.extend(touched.0.iter().copied());
+            touched.0.insert(count as u32);
+            touched.1.insert(count as u32);
         }
-        // What is in its place already is copied there for a call out of place, once nobody reads it any more.
-        if !copies.is_empty() {
-            let mut readers = BTreeSet::new();
-            for copy in &copies {
-                if let Instruction::Copy { src, .. } = copy {
-                    readers.extend(r.readers.get(&src.at).into_iter().flatten().copied());
-                }
-            }
-            let mut code = Vec::new();
-            for reader in readers {
-                let flag = r.flag();
-                lanes[reader as usize].push(notify(flag));
-                code.push(wait(flag, 0));
-            }
-            copies.drain(..).for_each(|copy| join(&mut code, copy));
-            lanes.push(code);
-        }
-        // Scratch of a later chunk is written when all are done with that of the earlier one.
-        let pairs: BTreeSet<(u32, u32)> = r
-            .touched
-            .values()
-            .flat_map(|(all, writers)| all.iter().flat_map(move |a| writers.iter().map(move |w| (*a, *w))))
-            .filter(|(a, w)| a != w)
-            .collect();
-        for (user, writer) in pairs {
+        for user in users {
             let flag = r.flag();
-            lanes[user as usize].push(notify(flag));
-            lanes[writer as usize].insert(0, wait(flag, DEPTH));
+            code.push(notify(flag));
+            heads[user as usize].push(wait(flag, 0));
         }
-        let lanes = lanes.into_iter().filter(|code| !code.is_empty()).map(Lane).collect();
-        Program { scratch: r.scratch, lanes }
+        lanes.push(code);
+        // What is in its place already is copied there for a call out of place, once nobody reads it any more.
+        let mut readers = BTreeSet::new();
+        for copy in &copies {
+            if let Instruction::Copy { parts, src, .. } = copy {
+                readers.extend((src.at..src.at + parts.count).filter_map(|at| r.readers.get(&at)).flatten().copied());
+            }
+        }
+        let mut code = Vec::new();
+        for reader in readers {
+            let flag = r.flag();
+            lanes[reader as usize].push(notify(flag));
+            code.push(wait(flag, 0));
+        }
+        code.append(&mut copies);
+        lanes.push(code);
+        for (user, writer) in later(&r.touched, lanes.len()) {
+            let flag = r.flag();
+            lanes[user].push(notify(flag));
+            heads[writer].push(wait(flag, DEPTH));
+        }
+        let lanes = heads.into_iter().zip(lanes).map(|(head, code)| Lane([head, code].concat()));
+        Program { scratch: r.scratch, lanes: lanes.filter(|l| !l.0.is_empty()).collect() }
     }
 
     /// Copies from the input to the output of what an algorithm in place need not move.
     fn shown_in_place(&self, rank: usize) -> Vec<Instruction> {
         let mut copies = Vec::new();
-        if !self.algo.in_place {
-            return copies;
-        }
-        for at in 0..self.blocks.size(rank, Buffer::Output) as u32 {
+        let size = if self.algo.in_place { self.blocks.size(rank, Buffer::Output) as u32 } else { 0 };
+        for at in 0..size {
             let cell = Cell::Output(at);
             if self.ranks[rank].cells.contains_key(&cell) {
                 continue;
             }
             if let (Some(value), Some(input)) = (self.initial(rank, cell), self.input(rank, cell)) {
-                let span = |buffer, at| Span { buffer, owner: None, at };
-                copies.push(Instruction::Copy {
-                    parts: Parts { first: value.part, count: 1 },
-                    src: span(Buffer::Input, input),
-                    dst: span(Buffer::Output, at),
-                });
+                let (src, dst) = (own(Buffer::Input, input), own(Buffer::Output, at));
+                join(&mut copies, Instruction::Copy { parts: Parts { first: value.part, count: 1 }, src, dst });
             }
         }
         copies
     }
+}
+
+/// Scratch of a later chunk is written when all are done with that of the earlier one: who with whose.
+fn later(touched: &HashMap<u32, (BTreeSet<u32>, BTreeSet<u32>)>, lanes: usize) -> Vec<(usize, usize)> {
+    let mut users = vec![vec![0u64; lanes.div_ceil(64)]; lanes];
+    for (all, writers) in touched.values() {
+        let mut set = vec![0u64; lanes.div_ceil(64)];
+        all.iter().for_each(|l| set[*l as usize / 64] |= 1 << (l % 64));
+        for w in writers {
+            users[*w as usize].iter_mut().zip(&set).for_each(|(all, some)| *all |= some);
+        }
+    }
+    let pairs = (0..lanes).flat_map(|w| (0..lanes).map(move |u| (u, w)));
+    pairs.filter(|(u, w)| u != w && users[*w][u / 64] >> (u % 64) & 1 == 1).collect()
+}
+
+/// Whether a rank's input holds nothing.
+fn only_root(collective: Collective, rank: usize) -> bool {
+    matches!(collective, Collective::Broadcast { root } if root != rank)
+}
+
+fn own(buffer: Buffer, at: u32) -> Span {
+    Span { buffer, owner: None, at }
 }
 
 /// Adds an instruction, or makes the last one longer.

@@ -31,13 +31,16 @@ pub(in crate::plan::formats) fn write(plan: &Plan) -> Result<String> {
     Ok(text(plan, blocks, &lower.scratch, &blocks_of, channels))
 }
 
+/// Sender, receiver, number, and whether it is a channel.
+type Queue = (u32, u32, u32, bool);
+
 /// Every instruction of a proved plan in an order in which one chunk could happen.
 fn order(plan: &Plan) -> Vec<Location> {
     let lanes: Vec<(usize, usize)> =
         plan.programs.iter().enumerate().flat_map(|(r, p)| (0..p.lanes.len()).map(move |l| (r, l))).collect();
     let mut pc = vec![0; lanes.len()];
-    // By sender, receiver, number and kind: how many are there, and which lane waits.
-    let mut queues: HashMap<(u32, u32, u32, bool), (usize, Option<usize>)> = HashMap::new();
+    // How many are there, and which lane waits.
+    let mut queues: HashMap<Queue, (usize, Option<usize>)> = HashMap::new();
     let mut ready: VecDeque<usize> = (0..lanes.len()).collect();
     let mut out = Vec::new();
     while let Some(l) = ready.pop_front() {
@@ -180,8 +183,9 @@ impl Lower<'_> {
         self.steps.push(Draft { rank, lane, kind, src, dst, count, conn });
     }
 
-    /// A message with what `rank` reads of a peer; it becomes `kind`.
-    fn fetch(&mut self, rank: u32, lane: usize, src: &Span, kind: Kind, own: Option<Place>, dst: Place, count: u32) {
+    /// A message with what `rank` reads of a peer; it is added to `own`.
+    fn fetch(&mut self, (rank, lane): (u32, usize), src: &Span, own: Option<Place>, dst: Place, count: u32) {
+        let kind = if own.is_some() { Kind::RecvReduceCopy } else { Kind::Recv };
         let owner = src.owner.unwrap_or(rank);
         let conn = self.conn(Way::Read(owner, rank, lane), owner, rank);
         self.conns[conn].receiver = lane;
@@ -215,7 +219,7 @@ impl Lower<'_> {
         };
         let mut now = if remote(last) {
             let to = if before.is_empty() { dst } else { sum };
-            self.fetch(rank, lane, last, Kind::Recv, None, to, count);
+            self.fetch((rank, lane), last, None, to, count);
             to
         } else {
             Place::of(last)
@@ -223,7 +227,7 @@ impl Lower<'_> {
         for (i, src) in before.iter().enumerate().rev() {
             if remote(src) {
                 let to = if i == 0 { dst } else { sum };
-                self.fetch(rank, lane, src, Kind::RecvReduceCopy, Some(now), to, count);
+                self.fetch((rank, lane), src, Some(now), to, count);
                 now = to;
             } else {
                 if now != sum {
@@ -331,11 +335,14 @@ impl Threadblocks {
     }
 }
 
+/// Connections of one channel, and whom they join.
+type Group = (Vec<usize>, HashSet<(u32, u32)>);
+
 /// Which connections have a channel in common. Two of the same ranks have not.
 struct Channels<'a> {
     conns: &'a [(u32, u32)],
     of: Vec<usize>,
-    groups: Vec<(Vec<usize>, HashSet<(u32, u32)>)>,
+    groups: Vec<Group>,
 }
 
 impl<'a> Channels<'a> {
@@ -455,7 +462,12 @@ fn text(plan: &Plan, blocks: Blocks, scratch: &[u32], t: &Threadblocks, channels
     }
     let c = plan.collective;
     let root = c.root().map(|r| format!(" root=\"{r}\"")).unwrap_or_default();
-    let name: String = plan.algorithm.chars().filter(|c| !c.is_control()).map(escaped).collect();
+    let name: String = plan
+        .algorithm
+        .chars()
+        .filter(|c| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}'))
+        .map(escaped)
+        .collect();
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
