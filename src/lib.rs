@@ -7,8 +7,8 @@
 //!   reduce, all-to-all and barrier, blocking or as a [`Request`].
 //! - [`bootstrap`]: how ranks find each other: the launchers' environments and the rendezvous.
 //! - `runtime`: the engine that interprets a plan, the devices it runs on and the wires between ranks.
-//! - [`plan`]: the instruction set, the builders, the proof, the cost model, the bound, the choice and its reasons.
 //! - [`simulate`]: what a plan takes on a machine, event by event, with all traffic sharing the links.
+//! - [`plan`]: the instruction set, the builders, the proof, the cost model, the bound, the choice and its reasons.
 //! - [`topology`]: devices and links, detection, files, routes.
 //! - [`error`]: the one error type; [`text`]: figures as people read them.
 //!

@@ -77,7 +77,7 @@ impl<'a> Machine<'a> {
     pub fn run(&self, plan: &Plan, bytes: u64) -> Result<Run> {
         let program = self.prepare(plan)?;
         let mut steps = Vec::new();
-        let run = run::run(self, &program, bytes, plan.chunks(bytes), run::SOME, Some(&mut steps), None)?;
+        let run = run::run(self, &program, bytes, plan.chunks(bytes), None, Some(&mut steps), None)?;
         Ok(Run { critical: run::critical(plan, &program, &steps), ..run })
     }
 
@@ -86,7 +86,7 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// [`Error::Plan`] where lanes wait for each other.
     pub fn run_prepared(&self, program: &Program, bytes: u64, chunks: u64) -> Result<Run> {
-        run::run(self, program, bytes, chunks, run::SOME, None, None)
+        run::run(self, program, bytes, chunks, None, None, None)
     }
 
     /// Runs a message of `bytes` and keeps what happened; of long messages the first chunks only.

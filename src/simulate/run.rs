@@ -10,10 +10,17 @@ use crate::simulate::program::{Amount, Op, Program, What};
 use crate::topology::LinkId;
 use crate::{Error, Result};
 
-/// Chunks that are run before their pace is taken for the rest, at most.
-pub(super) const SOME: u64 = 8;
-/// Two chunks that take times closer than this share are at one pace.
+/// Chunks that end before their pace is taken for the rest, at most. As many more as have begun by then are run too, so
+/// that the end of the pipeline is as it would be.
+pub(super) const SOME: u64 = 16;
+/// So many chunks are run in any case.
+const FEW: u64 = 8;
+/// How far a lane runs ahead of the last chunk that ended, at most, where nothing holds it.
+const AHEAD: u64 = 16;
+/// Chunks that take times closer than this share are at one pace.
 const STEADY: f64 = 1e-3;
+/// So are many chunks whose mean is as close as this to that of as many before.
+const STEADY_MEAN: f64 = 5e-3;
 /// Seconds that count as one instant: far less than anything takes.
 const INSTANT: f64 = 1e-11;
 /// A link or core busy for this share of the time sets the pace.
@@ -131,41 +138,42 @@ struct Simulation<'p> {
     ready: Vec<u32>,
     /// Chunks to run: fewer once their pace is known.
     most: u64,
+    /// Seconds a chunk, once known.
+    period: Option<f64>,
     /// By chunk, lanes that have done it; when all had.
     done: Vec<usize>,
     ends: Vec<f64>,
     steps: Option<&'p mut Vec<Record>>,
 }
 
-/// Runs a message of `bytes` in `chunks` chunks, the first `most` at most as they are.
+/// Runs a message of `bytes` in `chunks` chunks: the first `shown`, or as many as it takes to know the pace.
 pub(super) fn run(
     machine: &Machine<'_>,
     program: &Program,
     bytes: u64,
     chunks: u64,
-    most: u64,
+    shown: Option<u64>,
     steps: Option<&mut Vec<Record>>,
     samples: Option<&mut Vec<Sample>>,
 ) -> Result<Run> {
     let chunks = chunks.max(1);
     let part = bytes as f64 / chunks as f64 / program.parts_a_rank as f64;
-    let mut s = Simulation::new(program, part, chunks.min(most.max(1)), steps);
-    // What is traced is as long as was asked for.
-    s.go(chunks > most && samples.is_none(), samples)?;
+    let mut s = Simulation::new(program, part, chunks.min(shown.unwrap_or(SOME + AHEAD)), steps);
+    s.go(shown.is_none() && chunks > FEW, samples)?;
     let run = s.ends.len() as u64;
-    let period = period(&s.ends);
+    // The busiest link or core sets a pace that nothing goes below.
+    let floor = program.resources.iter().map(|r| r.load.at(part) / r.capacity).fold(0.0, f64::max);
+    let period = s.period.unwrap_or_else(|| pace(&s.ends)).max(floor);
     let seconds = s.ends.last().copied().unwrap_or(0.0) + chunks.saturating_sub(run) as f64 * period;
     Ok(summary(machine, program, seconds, chunks, if run > 1 { period } else { seconds }, part))
 }
 
-/// What a chunk adds, of those whose successors were under way too.
-fn period(ends: &[f64]) -> f64 {
-    let n = ends.len();
-    match n {
-        0 | 1 => 0.0,
-        2..=4 => ends[n - 1] - ends[n - 2],
-        // Two at a time: generations of scratch may be used by turns.
-        _ => (ends[n - 2] - ends[n - 4]) / 2.0,
+/// What a chunk adds, on average over those that do not fill the pipeline.
+fn pace(ends: &[f64]) -> f64 {
+    let first = ends.len() / 3;
+    match ends[first.min(ends.len())..] {
+        [first, .., last] => (last - first) / (ends.len() - 1 - ends.len() / 3) as f64,
+        _ => 0.0,
     }
 }
 
@@ -184,7 +192,8 @@ impl<'p> Simulation<'p> {
             channels: program.channels.iter().map(channel).collect(),
             ready: (0..program.lanes.len() as u32).rev().collect(),
             most,
-            done: vec![0; most as usize],
+            period: None,
+            done: Vec::new(),
             ends: Vec::new(),
             steps,
         }
@@ -212,7 +221,7 @@ impl<'p> Simulation<'p> {
                 None => self.fluid.settle(now, due, None),
                 Some(all) => self.fluid.settle(now, due, Some(&mut |r, share| all.push((now, r, share)))),
             }
-            if stop {
+            if stop && self.period.is_none() {
                 self.shorten();
             }
             match self.events.peek() {
@@ -226,11 +235,23 @@ impl<'p> Simulation<'p> {
         }
     }
 
-    /// Runs no more chunks than have begun, once the last took as long as those before.
+    /// Runs no more chunks than have begun, once their pace is known.
     fn shorten(&mut self) {
-        let [.., a, b, c, d] = self.ends[..] else { return };
-        let alike = |x: f64, y: f64| (x - y).abs() <= STEADY * x.max(y);
-        if alike(d - c, c - b) && alike(c - b, b - a) {
+        let alike = |x: f64, y: f64, share: f64| (x - y).abs() <= share * x.max(y);
+        let n = self.ends.len();
+        let third = n / 3;
+        let mean = |from: usize| (self.ends[from + third] - self.ends[from]) / third as f64;
+        let known = match self.ends[..] {
+            _ if n as u64 >= SOME => true,
+            [.., a, b, c, d] if alike(d - c, c - b, STEADY) && alike(c - b, b - a, STEADY) => {
+                self.period = Some(d - c);
+                true
+            }
+            _ => third > 2 && alike(mean(n - 1 - third), mean(n - 1 - 2 * third), STEADY_MEAN),
+        };
+        if known {
+            let period = pace(&self.ends);
+            self.period.get_or_insert(period);
             let begun = self.lanes.iter().map(|l| l.chunk).max().unwrap_or(0) + 1;
             self.most = self.most.min(begun);
         }
@@ -270,6 +291,9 @@ impl<'p> Simulation<'p> {
                 lane.at = ops.start;
                 let chunk = lane.chunk as usize;
                 lane.chunk += 1;
+                if self.done.len() == chunk {
+                    self.done.push(0);
+                }
                 self.done[chunk] += 1;
                 if self.done[chunk] == self.lanes.len() {
                     self.ends.push(now);

@@ -42,7 +42,7 @@ pub(super) fn trace(machine: &Machine<'_>, plan: &Plan, bytes: u64) -> Result<Tr
     let chunks = plan.chunks(bytes);
     let shown = chunks.min(((STEPS / program.ops.len().max(1)) as u64).max(SOME));
     let (mut steps, mut samples) = (Vec::new(), Vec::new());
-    run::run(machine, &program, bytes, chunks, shown, Some(&mut steps), Some(&mut samples))?;
+    run::run(machine, &program, bytes, chunks, Some(shown), Some(&mut steps), Some(&mut samples))?;
     let topology = machine.topology;
     let mut links: Vec<_> = program.resources.iter().enumerate().collect();
     links.retain(|(_, r)| matches!(r.what, What::Link(_)));

@@ -151,7 +151,7 @@ impl Topology {
 
     /// [`Topology::route`] to each of `to`, by one search.
     pub(crate) fn routes_to(&self, from: DeviceId, to: &[DeviceId]) -> Vec<Option<Route>> {
-        let via = self.search(from, |_| true);
+        let via = self.search(from, None, |_| true);
         to.iter().map(|to| if *to == from { Some(self.local(from)) } else { self.unwind(from, *to, &via) }).collect()
     }
 
