@@ -1,8 +1,8 @@
 //! What every rank does in a collective: the program, where it comes from, what it costs and why it is right.
 //!
 //! A [`Plan`] says nothing of CUDA, shared memory or UCX, and never touches a device. [`builders`] make plans,
-//! [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least possible one, [`check`] what makes it worse than it could be, [`choose`] picks and
-//! [`explain`] says why. [`Plan::read`] and [`Plan::to_json`] are their way from and to files.
+//! [`search`] finds shapes for them, [`verify`] proves them, [`cost`] predicts their time, [`bound`] gives the least
+//! possible one, [`check`] what makes it worse than it could be, [`choose`] picks and [`explain`] says why. [`Plan::read`] and [`Plan::to_json`] are their way from and to files.
 
 pub mod bound;
 pub mod builders;

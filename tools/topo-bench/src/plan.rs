@@ -1,8 +1,11 @@
 //! `topo-bench plan`.
 
 use clap::ValueEnum;
+use std::path::PathBuf;
+
 use topocoll::plan::choose::{Choice, Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
+use topocoll::simulate::{Machine, Run};
 use topocoll::topology::{DeviceKind, Topology};
 use topocoll::{DType, ReduceOp};
 
@@ -42,6 +45,9 @@ pub struct Args {
     /// To FILE instead of the standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-", conflicts_with = "json")]
     output: String,
+    /// Where to write what happens when, as a trace that Perfetto (ui.perfetto.dev) opens.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The choice and its figures as JSON: to FILE, or to the standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
@@ -112,13 +118,34 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(to) = &args.json {
         return output::json(&choice.to_json(), to);
     }
+    if let Some(file) = &args.trace {
+        let trace = Machine::new(&t, &placement).trace(&choice.plan, args.size)?;
+        std::fs::write(file, trace.to_perfetto()).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
     let text = match args.format {
-        Format::Text if args.explain => choice.explain(),
+        Format::Text if args.explain => {
+            let run = Machine::new(&t, &placement).run(&choice.plan, args.size)?;
+            format!("{}{}", choice.explain(), simulated(&t, &run))
+        }
         Format::Text => brief(&choice),
         Format::Json => choice.plan.to_json()?,
         Format::MscclXml => choice.plan.to_msccl_xml()?,
     };
     output::text(&text, &args.output)
+}
+
+/// What a run of the plan, event by event, shows.
+fn simulated(t: &Topology, run: &Run) -> String {
+    let mut out = format!("  simulated   {}, paced by {}\n", topocoll::text::time(run.seconds), run.limit);
+    let mut links = run.links.clone();
+    links.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
+    for (link, bytes, busy) in links.iter().take(3) {
+        let (from, to) = t.endpoints(*link);
+        let (from, to) = (&t.device(from).id, &t.device(to).id);
+        out +=
+            &format!("    {from} -> {to}: {}, busy {:.0} % of the time\n", topocoll::text::size(*bytes), busy * 100.0);
+    }
+    out
 }
 
 fn brief(c: &Choice) -> String {
