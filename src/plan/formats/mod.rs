@@ -16,7 +16,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 impl Plan {
     /// Reads `text`, in the format that its content tells. `file` is what errors call it. What is read has the right
-    /// form; that it is right is for [`verify`](crate::plan::verify) to say.
+    /// form; that it is right is for [`verify`](crate::plan::verify()) to say.
     ///
     /// # Errors
     /// [`Error::PlanFile`] with the place, what was found and what was expected.
