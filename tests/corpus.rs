@@ -517,13 +517,15 @@ fn cut_and_re_encoded_files_are_read_or_refused() {
     }
 }
 
-/// Edge lists with the least all-reduce that an independent tool found: converted, read, and no bound of ours says that
-/// it takes longer than it can.
+/// Edge lists with the least all-reduce that an independent tool found: converted, read, and our bound is the same, as far
+/// as the figures there are given.
 #[test]
-fn edge_lists_become_topologies_and_bounds_stay_below_the_truth() {
+fn edge_lists_become_topologies_and_bounds_are_the_truth() {
     use topocoll::plan::{Collective, Placement, bound::bound};
     let Some(dir) = corpus() else { return };
-    for name in ["dgx1", "a100x2", "h100x4", "mi250x1"] {
+    for (name, exact) in
+        [("dgx1", 600.0 / 7.0), ("a100x2", 520.0 / 3.0), ("h100x4", 8000.0 / 31.0), ("mi250x1", 1200.0 / 7.0)]
+    {
         let text = std::fs::read_to_string(dir.join(format!("bounds/{name}.json"))).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let list = |key: &str| json[key].as_array().unwrap().clone();
@@ -559,7 +561,7 @@ fn edge_lists_become_topologies_and_bounds_stay_below_the_truth() {
         let least = bound(&t, &Placement::gpus(&t).unwrap(), Collective::AllReduce, 1 << 40).bandwidth;
         let algbw = (1u64 << 40) as f64 / least / 1e9;
         let truth = json["least_all_reduce_algbw_gb_per_s"].as_f64().unwrap();
-        // They are written with three decimals.
-        assert!((algbw / truth - 1.0).abs() < 1e-5, "{name}: {algbw} GB/s, but {truth} is the best");
+        assert!((algbw - truth).abs() <= 0.0005, "{name}: {algbw} GB/s, but {truth} is reached");
+        assert!((algbw / exact - 1.0).abs() < 1e-9, "{name}: {algbw} GB/s, but {exact} is reached");
     }
 }

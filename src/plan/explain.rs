@@ -5,13 +5,15 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::plan::choose::{Candidate, Choice};
-use crate::plan::{Buffer, Collective, Instruction, Plan};
+use crate::plan::{Buffer, Instruction, Plan};
 use crate::text::{size, time};
 
 impl Choice {
-    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, bound_any_s, bound_in_switch_s, ratio, bottleneck[], limit, limit_source, algbw,
-    /// candidates[] {algorithm, chunks, lanes, predicted_s, limit}}`. Times in seconds, `algbw` in GB/s, `ratio` is
-    /// bound over prediction. The keys are a promise.
+    /// `{collective, ranks, bytes, algorithm, chunks, lanes, predicted_s, bound_s, bound_any_s, bound_in_switch_s, ratio,
+    /// bottleneck[], limit, limit_source, algbw, candidates[] {algorithm, chunks, lanes, predicted_s, limit}}`. Times in
+    /// seconds, `algbw` in GB/s, `ratio` is bound over prediction. `bound_any_s` is for any algorithm,
+    /// `bound_in_switch_s` where switches combine; both are `bound_s` but for an all-reduce. An infinite bound is null.
+    /// The keys are a promise.
     pub fn to_json(&self) -> Value {
         let candidate = |c: &Candidate| json!({"algorithm": c.algorithm, "chunks": c.chunks, "lanes": c.lanes, "predicted_s": c.seconds, "limit": c.limit});
         json!({
@@ -54,15 +56,9 @@ impl Choice {
         put(format!("  predicted   {}, algbw {:.2} GB/s", time(c.seconds), self.algbw() / 1e9));
         put(format!("  paced by    {} ({})", c.limit, c.limit_source));
         put(format!("  bound       {}, {:.2} of it reached", time(self.bound.seconds), self.ratio()));
+        put(format!("  any way     {}; if switches combine, {}", time(self.bound.any), time(self.bound.in_switch)));
         let bottleneck = if self.bound.bottleneck.is_empty() { "none" } else { &self.bound.bottleneck.join("; ") };
         put(format!("  bottleneck  {bottleneck}"));
-        if plan.collective == Collective::AllReduce && self.bound.any > 0.0 {
-            put(format!(
-                "  other ways  no all-reduce takes less than {}; {} if switches reduced",
-                time(self.bound.any),
-                time(self.bound.in_switch)
-            ));
-        }
         put("  candidates".into());
         for other in &self.candidates {
             let mark = if other == c { "*" } else { " " };

@@ -1,101 +1,117 @@
-//! The most that gets from one node to another (Dinic, "Algorithm for solution of a problem of maximum flow in networks
-//! with power estimation", 1970).
+//! Maximum flow, by Dinic's algorithm.
 
 use std::collections::VecDeque;
 
-/// Nodes, and whole capacities between them.
-#[derive(Debug, Clone, Default)]
+/// A network of arcs with whole capacities.
 pub(in crate::plan) struct Network {
-    /// By node, its edges: other end, capacity, and the index of the way back there.
-    edges: Vec<Vec<Edge>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Edge {
-    to: usize,
-    capacity: i128,
-    left: i128,
-    back: usize,
+    arcs: Vec<Vec<usize>>,
+    /// Arc `2k` leads where its capacity says, `2k + 1` back.
+    to: Vec<usize>,
+    left: Vec<u128>,
 }
 
 impl Network {
     pub fn new(nodes: usize) -> Self {
-        Self { edges: vec![Vec::new(); nodes] }
+        Self { arcs: vec![Vec::new(); nodes], to: Vec::new(), left: Vec::new() }
     }
 
-    pub fn add(&mut self, from: usize, to: usize, capacity: i128) {
-        if from == to || capacity <= 0 {
-            return;
+    pub fn arc(&mut self, from: usize, to: usize, capacity: u128) {
+        for (a, b, capacity) in [(from, to, capacity), (to, from, 0)] {
+            self.arcs[a].push(self.to.len());
+            self.to.push(b);
+            self.left.push(capacity);
         }
-        let (out, back) = (self.edges[from].len(), self.edges[to].len());
-        self.edges[from].push(Edge { to, capacity, left: 0, back });
-        self.edges[to].push(Edge { to: from, capacity: 0, left: 0, back: out });
     }
 
-    /// The flow, or `enough` if it is more.
-    pub fn flow(&mut self, from: usize, to: usize, enough: i128) -> i128 {
-        self.edges.iter_mut().flatten().for_each(|e| e.left = e.capacity);
+    /// The most that flows; what is left of the capacities stays.
+    pub fn flow(&mut self, from: usize, to: usize) -> u128 {
         let mut total = 0;
-        while total < enough {
-            let Some(levels) = self.levels(from, to) else { break };
-            let mut next = vec![0; self.edges.len()];
-            loop {
-                let pushed = self.push(from, to, enough - total, &levels, &mut next);
-                total += pushed;
-                if pushed == 0 || total >= enough {
-                    break;
-                }
+        loop {
+            let mut levels = self.levels(from);
+            if levels[to] == usize::MAX {
+                return total;
             }
+            total += self.blocking(from, to, &mut levels);
         }
-        total
     }
 
-    /// What can still be reached after a flow: the source's side of a least cut, if the flow was not stopped early.
+    /// What can still be reached: after [`Network::flow`], the source's side of a least cut.
     pub fn reached(&self, from: usize) -> Vec<bool> {
-        let mut reached = vec![false; self.edges.len()];
-        reached[from] = true;
-        let mut open = vec![from];
-        while let Some(at) = open.pop() {
-            for e in self.edges[at].iter().filter(|e| e.left > 0) {
-                if !std::mem::replace(&mut reached[e.to], true) {
-                    open.push(e.to);
-                }
-            }
-        }
-        reached
+        self.levels(from).into_iter().map(|l| l != usize::MAX).collect()
     }
 
-    /// Hops from `from`, if `to` can be reached.
-    fn levels(&self, from: usize, to: usize) -> Option<Vec<usize>> {
-        let mut levels = vec![usize::MAX; self.edges.len()];
+    fn levels(&self, from: usize) -> Vec<usize> {
+        let mut levels = vec![usize::MAX; self.arcs.len()];
         levels[from] = 0;
-        let mut open = VecDeque::from([from]);
-        while let Some(at) = open.pop_front() {
-            for e in self.edges[at].iter().filter(|e| e.left > 0) {
-                if levels[e.to] == usize::MAX {
-                    levels[e.to] = levels[at] + 1;
-                    open.push_back(e.to);
+        let mut queue = VecDeque::from([from]);
+        while let Some(node) = queue.pop_front() {
+            for &arc in &self.arcs[node] {
+                let next = self.to[arc];
+                if self.left[arc] > 0 && levels[next] == usize::MAX {
+                    levels[next] = levels[node] + 1;
+                    queue.push_back(next);
                 }
             }
         }
-        (levels[to] != usize::MAX).then_some(levels)
+        levels
     }
 
-    fn push(&mut self, at: usize, to: usize, most: i128, levels: &[usize], next: &mut [usize]) -> i128 {
-        if at == to {
-            return most;
-        }
-        while let Some(&e) = self.edges[at].get(next[at]) {
-            if e.left > 0 && levels[e.to] == levels[at] + 1 {
-                let pushed = self.push(e.to, to, most.min(e.left), levels, next);
-                if pushed > 0 {
-                    self.edges[at][next[at]].left -= pushed;
-                    self.edges[e.to][e.back].left += pushed;
-                    return pushed;
+    /// Fills every shortest way. Not recursive: ways may be as long as the machine is wide.
+    fn blocking(&mut self, from: usize, to: usize, levels: &mut [usize]) -> u128 {
+        let mut tried = vec![0; self.arcs.len()];
+        let mut way: Vec<usize> = Vec::new();
+        let mut total = 0;
+        loop {
+            let node = way.last().map_or(from, |arc| self.to[*arc]);
+            if node == to {
+                let least = way.iter().map(|arc| self.left[*arc]).min().unwrap_or(0);
+                total += least;
+                for arc in &way {
+                    self.left[*arc] -= least;
+                    self.left[arc ^ 1] += least;
+                }
+                let full = way.iter().position(|arc| self.left[*arc] == 0).unwrap_or(0);
+                way.truncate(full);
+                continue;
+            }
+            let next = self.arcs[node][tried[node]..]
+                .iter()
+                .position(|arc| self.left[*arc] > 0 && levels[self.to[*arc]] == levels[node].wrapping_add(1));
+            match next {
+                Some(skip) => {
+                    tried[node] += skip;
+                    way.push(self.arcs[node][tried[node]]);
+                }
+                None => {
+                    levels[node] = usize::MAX;
+                    if way.pop().is_none() {
+                        return total;
+                    }
                 }
             }
-            next[at] += 1;
         }
-        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_takes_back_what_was_sent_the_wrong_way() {
+        let mut n = Network::new(6);
+        for (a, b, c) in [(0, 1, 10), (0, 2, 10), (1, 2, 2), (1, 3, 4), (1, 4, 8), (2, 4, 9), (4, 3, 6), (3, 5, 10)] {
+            n.arc(a, b, c);
+        }
+        n.arc(4, 5, 10);
+        assert_eq!(n.flow(0, 5), 19);
+        assert_eq!(n.reached(0), [true, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_way_of_a_hundred_thousand_arcs_is_no_matter() {
+        let mut n = Network::new(100_000);
+        (1..100_000).for_each(|i| n.arc(i - 1, i, 7));
+        assert_eq!(n.flow(0, 99_999), 7);
     }
 }

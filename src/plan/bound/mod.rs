@@ -1,35 +1,41 @@
 //! The least time that a collective can take on a topology.
 //!
-//! For an all-gather of `M` bytes among `N` ranks, a set `S` of devices with `R` ranks holds `R M / N` bytes that must
-//! cross the links that leave it, if it leaves a rank out. The tightest set is found by flows (`cut`), in whole numbers,
-//! with equal devices taken together (`fold`). Reduce-scatter is the mirror, all-reduce by reduce-scatter and all-gather
-//! is the sum: Zhao et al., "ForestColl: Throughput-optimal collective communications on heterogeneous network fabrics",
-//! arXiv 2402.06787.
+//! Devices and links are a graph with whole bytes per second as capacities; switches only pass on. In an all-gather of
+//! `M` bytes among `N` ranks, a set of devices that leaves out a rank holds the blocks of its own ranks, and all of them
+//! must leave it: the least time is `M / N` times the most, over all such sets, of ranks inside over bytes per second
+//! that leave (ForestColl, Zhao et al., 2024, arXiv 2402.06787, which also shows that trees reach it where links lead both ways
+//! alike). The set is found by maximum flows, in whole numbers. Reduce-scatter is the mirror; all-reduce by
+//! reduce-scatter and all-gather is the sum. A broadcast takes `M` over the least maximum flow from the root to a rank.
 
 mod cut;
 mod fold;
-mod name;
-mod net;
+mod graph;
+mod memory;
+mod symmetry;
+#[cfg(test)]
+mod tests;
+mod words;
 
 use std::collections::BTreeMap;
 
 use crate::plan::{Collective, Placement};
-use crate::topology::{DeviceId, LinkKind, Topology};
+use crate::topology::Topology;
 use cut::Cut;
-use net::Net;
+use graph::Graph;
 
 /// A lower bound and where it comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// Seconds: the larger of the parts below; infinite where ranks cannot reach each other.
+    /// Seconds: the larger of the parts below. Of an all-reduce, for what is made of reduce-scatter and all-gather.
+    /// Infinite where a rank cannot reach another.
     pub seconds: f64,
-    /// Seconds that the bytes need at the tightest place; for an all-reduce, if it is a reduce-scatter and an all-gather.
+    /// Seconds that the bytes need at the tightest place.
     pub bandwidth: f64,
     /// Seconds that the longest unavoidable flight needs.
     pub latency: f64,
-    /// Seconds that the bytes of any all-reduce need in which ranks do all the work; [`Bound::bandwidth`] otherwise.
+    /// Seconds that any algorithm needs if switches only pass on; less than `seconds` for an all-reduce alone.
     pub any: f64,
-    /// Seconds that the bytes of an all-reduce need if switches reduce and multiply; [`Bound::bandwidth`] otherwise.
+    /// Seconds that any algorithm needs if switches may also combine and copy; less than `any` for an all-reduce alone.
     pub in_switch: f64,
     /// The tightest place in words.
     pub bottleneck: Vec<String>,
@@ -37,145 +43,139 @@ pub struct Bound {
 
 /// The bound for a message of `bytes` in the larger buffer, on nominal figures where the topology has them.
 pub fn bound(topology: &Topology, placement: &Placement, collective: Collective, bytes: u64) -> Bound {
-    let m = bytes as f64;
-    let mut best = Bound {
-        seconds: 0.0,
-        bandwidth: 0.0,
-        latency: latency(topology, placement),
-        any: 0.0,
-        in_switch: 0.0,
-        bottleneck: Vec::new(),
-    };
-    wires(topology, placement, collective, m, &mut best);
-    let (any, in_switch) = (best.any, best.in_switch);
-    let mut offer = |seconds: f64, what: &dyn Fn() -> String| {
-        if seconds > best.bandwidth * (1.0 + 1e-9) {
-            best.bandwidth = seconds;
-            best.bottleneck = vec![what()];
-        }
-    };
+    let latency = latency(topology, placement);
+    let mut cuts = cuts(topology, placement, collective, bytes as f64);
     // All but the root of a reduction only read.
-    let copied = if matches!(collective, Collective::Reduce { .. }) { m / 2.0 } else { m };
-    let mut least: f64 = 0.0;
-    for (device, ranks) in groups(placement.devices().iter().copied()) {
-        memory(topology, placement, device, ranks.len(), copied, &mut |seconds: f64, what: &dyn Fn() -> String| {
-            least = least.max(seconds);
-            offer(seconds, what);
-        });
+    let copied = bytes as f64 / if matches!(collective, Collective::Reduce { .. }) { 2.0 } else { 1.0 };
+    let mut offer = |seconds: f64, what: &dyn Fn() -> String| {
+        if seconds > cuts.seconds * (1.0 + 1e-9) {
+            (cuts.seconds, cuts.bottleneck) = (seconds, vec![what()]);
+        }
+        cuts.any = cuts.any.max(seconds);
+        cuts.in_switch = cuts.in_switch.max(seconds);
+    };
+    let by_device = groups(placement.devices().iter().map(|d| d.0.index()));
+    for ranks in by_device.values() {
+        memory::memory(topology, placement, placement.devices()[ranks[0]], ranks.len(), copied, &mut offer);
     }
-    if collective == Collective::AllReduce {
-        (best.any, best.in_switch) = (any.max(least), in_switch.max(least));
-    } else {
-        (best.any, best.in_switch) = (best.bandwidth, best.bandwidth);
+    if latency > cuts.seconds {
+        cuts.bottleneck = vec![format!("latency: the farthest ranks are {} apart", crate::text::time(latency))];
     }
-    best.seconds = best.bandwidth.max(best.latency);
-    if best.latency > best.bandwidth {
-        best.bottleneck = vec![format!("latency: the farthest ranks are {} apart", crate::text::time(best.latency))];
+    Bound {
+        seconds: cuts.seconds.max(latency),
+        bandwidth: cuts.seconds,
+        latency,
+        any: cuts.any.max(latency),
+        in_switch: cuts.in_switch.max(latency),
+        bottleneck: cuts.bottleneck,
     }
-    best
 }
 
-/// What the links allow.
-fn wires(topology: &Topology, placement: &Placement, collective: Collective, m: f64, best: &mut Bound) {
-    let net = Net::new(topology, placement);
-    let apart = name::unreachable(topology, placement, &net);
-    if !apart.is_empty() {
-        (best.bandwidth, best.any, best.in_switch) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
-        best.bottleneck = apart;
-        return;
+/// What the tightest cuts ask, in seconds.
+struct Cuts {
+    seconds: f64,
+    any: f64,
+    in_switch: f64,
+    bottleneck: Vec<String>,
+}
+
+impl Cuts {
+    fn of(seconds: f64, bottleneck: Vec<String>) -> Self {
+        Self { seconds, any: seconds, in_switch: seconds, bottleneck }
     }
-    let n = placement.ranks() as f64;
-    // Links that lead back as wide as they lead there make the mirror image the same.
-    let mirror = net.mirrored();
-    let seconds = |cut: &Cut| m * cut.ranks as f64 / (cut.leaving as f64 * net.unit);
-    let put = |best: &mut Bound, net: &Net, cut: &Cut, into: bool, seconds: f64| {
-        best.bandwidth = seconds;
-        best.bottleneck = vec![name::cut(topology, placement, net, cut, into)];
+}
+
+fn cuts(topology: &Topology, placement: &Placement, collective: Collective, bytes: f64) -> Cuts {
+    let graph = Graph::new(topology, placement);
+    let places = graph.places();
+    if places.len() < 2 || bytes <= 0.0 {
+        return Cuts::of(0.0, Vec::new());
+    }
+    let root = placement.devices()[collective.root().unwrap_or(0)];
+    let root = places.iter().copied().find(|p| graph.devices[*p] == root).unwrap_or(places[0]);
+    let mirror = if graph.even() { None } else { Some(graph.reversed()) };
+    let back = mirror.as_ref().unwrap_or(&graph);
+    let severed = severed(&graph, back, collective, root);
+    if !severed.is_empty() {
+        return Cuts::of(f64::INFINITY, words::severed(topology, placement, &graph, &severed));
+    }
+    let from_root: Vec<u64> = (0..graph.len()).map(|v| u64::from(v == root)).collect();
+    let block = bytes / placement.ranks() as f64;
+    let forward = |supply: &[u64]| cut::tightest(&graph, supply).map(|c| (c, false));
+    let backward = |supply: &[u64]| cut::tightest(back, supply).map(|c| (c, mirror.is_some()));
+    let say = |(cut, mirrored): &(Cut, bool)| words::cut(topology, &graph, cut, *mirrored);
+    let time = |cut: Option<(Cut, bool)>, unit: f64| {
+        let found = cut.map(|c| (unit * c.0.ratio(), vec![say(&c)]));
+        found.map_or_else(|| Cuts::of(0.0, Vec::new()), |(seconds, words)| Cuts::of(seconds, words))
     };
-    let back = mirror.as_ref().unwrap_or(&net);
-    let root = |rank: usize| net.devices.iter().position(|d| *d == placement.devices()[rank]);
     match collective {
-        Collective::AllGather => {
-            if let Some(cut) = cut::gather(&net) {
-                put(best, &net, &cut, false, seconds(&cut) / n);
-            }
-        }
-        Collective::ReduceScatter => {
-            if let Some(cut) = cut::gather(back) {
-                put(best, back, &cut, true, seconds(&cut) / n);
-            }
-        }
+        Collective::AllGather => time(forward(&graph.ranks), block),
+        Collective::ReduceScatter => time(backward(&graph.ranks), block),
+        Collective::Broadcast { .. } => time(forward(&from_root), bytes),
+        Collective::Reduce { .. } => time(backward(&from_root), bytes),
         Collective::AllReduce => {
-            let Some(spread) = cut::gather(&net) else { return };
-            let gathered = if mirror.is_some() { cut::gather(back) } else { None };
-            let gathered = gathered.map_or(seconds(&spread), |cut| seconds(&cut));
-            put(best, &net, &spread, false, (seconds(&spread) + gathered) / n);
-            let ways = [&net, back].map(|net| cut::narrowest(net, root(0)?));
-            let narrow = ways.iter().flatten().map(|cut| m / (cut.leaving as f64 * net.unit));
-            best.in_switch = narrow.fold(0.0, f64::max);
-            // Every element is told on 2 (N - 1) times in all (Patarasuk and Yuan, 2009), by ranks and to ranks.
-            let at_ranks =
-                |net: &Net| -> i128 { net.edges.iter().filter(|(a, ..)| net.ranks[*a] > 0).map(|(.., c)| c).sum() };
-            let alone = net.ranks.iter().all(|r| *r <= 1);
-            let told =
-                if alone { 2.0 * (n - 1.0) * m / (at_ranks(&net).min(at_ranks(back)) as f64 * net.unit) } else { 0.0 };
-            best.any = best.in_switch.max(told).min(best.bandwidth);
-        }
-        Collective::Broadcast { root: r } | Collective::Reduce { root: r } => {
-            let reduce = matches!(collective, Collective::Reduce { .. });
-            let net = if reduce { back } else { &net };
-            if let Some(cut) = root(r).and_then(|root| cut::narrowest(net, root)) {
-                put(best, net, &cut, reduce, seconds(&cut));
-            }
+            let gather = forward(&graph.ranks);
+            // What leads both ways alike need not be looked at twice.
+            let both = |supply: &[u64], first: &Option<(Cut, bool)>| match mirror {
+                Some(_) => backward(supply),
+                None => first.clone(),
+            };
+            let scatter = both(&graph.ranks, &gather);
+            let single = forward(&from_root);
+            let narrowest = [both(&from_root, &single), single].into_iter().flatten();
+            let in_switch = narrowest.map(|(c, _)| bytes * c.ratio()).fold(0.0, f64::max);
+            let mut said: Vec<String> = [&scatter, &gather].into_iter().flatten().map(say).collect();
+            said.dedup();
+            let seconds = [scatter, gather].iter().flatten().map(|(c, _)| block * c.ratio()).sum();
+            let any = gossip(&graph, bytes).max(in_switch).min(seconds);
+            Cuts { seconds, any, in_switch, bottleneck: said }
         }
         Collective::AllToAll => {
-            // Of all sets, those that a gather finds tight, each device, and each host.
-            let mut sets: Vec<Vec<bool>> = cut::gather(&net).into_iter().map(|cut| cut.inside).collect();
-            let distinct = fold::Classes::new(&net, &fold::Neighbours::new(&net)).with_ranks(&net);
-            sets.extend(distinct.iter().map(|at| (0..net.devices.len()).map(|v| v == *at).collect()));
-            let host = |v: usize| topology.device(net.devices[v]).host;
-            let mut hosts: Vec<_> = distinct.iter().map(|v| host(*v)).collect();
-            hosts.sort_unstable();
-            hosts.dedup();
-            sets.extend(hosts.iter().map(|h| (0..net.devices.len()).map(|v| host(v) == *h).collect()));
-            for (net, into) in [(&net, false), (back, true)] {
-                for inside in &sets {
-                    let ranks: i128 = (0..inside.len()).filter(|v| inside[*v]).map(|v| net.ranks[v]).sum();
-                    let cut = Cut { ranks, leaving: net.leaving(|v| inside[v]), inside: inside.clone() };
-                    // What each rank in it has for each rank outside.
-                    let share = ranks as f64 * (n - ranks as f64) / n;
-                    let seconds = m * share / (cut.leaving as f64 * net.unit);
-                    if share > 0.0 && seconds > best.bandwidth * (1.0 + 1e-9) {
-                        put(best, net, &cut, into, seconds);
-                    }
+            let all = graph.ranks.iter().sum();
+            let mut best = cut::simple(&graph, &graph.ranks, |within| cut::across(within, all));
+            let outside = |c: Cut| c.inside.into_iter().map(|i| !i).collect::<Vec<bool>>();
+            let ways = [forward(&graph.ranks), forward(&from_root)].into_iter().flatten().map(|(c, _)| c.inside);
+            let mirrored = |supply: &[u64]| if mirror.is_some() { backward(supply) } else { None };
+            let mirrored =
+                [mirrored(&graph.ranks), mirrored(&from_root)].into_iter().flatten().map(|(c, _)| outside(c));
+            for inside in ways.chain(mirrored) {
+                let cut = cut::pairs(&graph, inside);
+                if best.as_ref().is_none_or(|b| cut.tighter_than(b)) {
+                    best = Some(cut);
                 }
             }
+            time(best.map(|c| (c, false)), block)
         }
     }
 }
 
-/// Each rank reads its input once and writes its output once: ranks on a CPU share its memory, each has one core.
-fn memory(
-    topology: &Topology,
-    placement: &Placement,
-    device: DeviceId,
-    ranks: usize,
-    bytes: f64,
-    offer: &mut impl FnMut(f64, &dyn Fn() -> String),
-) {
-    let d = topology.device(device);
-    let Some(cpu) = &d.cpu else { return };
-    if placement.ranks() < 2 {
-        return;
+/// What any all-reduce must send where switches only pass on. For each byte, that all of `G` parties hear of all others
+/// takes `2 (G - 1)` messages, sums or not (the gossip problem with one-way messages: Harary and Schwenk, 1974).
+/// Parties are places of ranks, hosts, or hosts at one switch.
+fn gossip(graph: &Graph, bytes: f64) -> f64 {
+    let seconds = |grouping: &Vec<Option<usize>>| {
+        let parties = graph.groups(grouping);
+        let sum = |rate: fn(&graph::Group) -> u128| parties.values().map(rate).sum::<u128>() as f64;
+        let narrow = sum(|g| g.out).min(sum(|g| g.into));
+        let messages = 2.0 * parties.len().saturating_sub(1) as f64;
+        if messages > 0.0 { messages * bytes / narrow } else { 0.0 }
+    };
+    graph.groupings().iter().map(seconds).fold(0.0, f64::max)
+}
+
+/// Pairs of places of which the first cannot reach the second as the collective needs it.
+fn severed(graph: &Graph, back: &Graph, collective: Collective, root: usize) -> Vec<(usize, usize)> {
+    let (there, here) = (graph.reached(root), back.reached(root));
+    let mut pairs = Vec::new();
+    for place in graph.places() {
+        if !there[place] && !matches!(collective, Collective::Reduce { .. }) {
+            pairs.push((root, place));
+        }
+        if !here[place] && !matches!(collective, Collective::Broadcast { .. }) {
+            pairs.push((place, root));
+        }
     }
-    if let Some(rate) = cpu.copy_rate {
-        offer(bytes / rate, &|| format!("copying by one core of {}, {:.1} GB/s", d.id, rate / 1e9));
-    }
-    let own = topology.links().find(|(_, a, b, l)| *a == device && *b == device && l.kind == LinkKind::Memory);
-    if let Some((_, _, _, link)) = own {
-        let rate = link.bound_bandwidth();
-        offer(bytes * ranks as f64 / rate, &|| format!("the memory of {}, copying at {:.1} GB/s", d.id, rate / 1e9));
-    }
+    pairs
 }
 
 /// Something of every rank must reach every other: the longest shortest flight, looked for from the first rank of
@@ -197,13 +197,10 @@ fn latency(topology: &Topology, placement: &Placement) -> f64 {
     worst
 }
 
-fn groups<K: Ord>(places: impl Iterator<Item = K>) -> BTreeMap<K, Vec<usize>> {
-    let mut groups: BTreeMap<K, Vec<usize>> = BTreeMap::new();
+fn groups(places: impl Iterator<Item = usize>) -> BTreeMap<usize, Vec<usize>> {
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (rank, place) in places.enumerate() {
         groups.entry(place).or_default().push(rank);
     }
     groups
 }
-
-#[cfg(test)]
-mod tests;

@@ -57,11 +57,17 @@ fn fit(wires: &Wires, k: i64) -> Option<(f64, Capacity)> {
 
 /// Whether every member can be reached from all members together, `k` from each.
 fn carries(capacity: &Capacity, members: usize, nodes: usize, k: i64) -> bool {
-    let mut network = Network::new(nodes + 1);
-    capacity.iter().for_each(|((a, b), c)| network.add(*a, *b, (*c).into()));
-    (0..members).for_each(|v| network.add(nodes, v, k.into()));
-    let all = members as i128 * i128::from(k);
-    (0..members).all(|v| network.flow(nodes, v, all) >= all)
+    let reaches = |v: usize| {
+        let mut network = Network::new(nodes + 1);
+        capacity.iter().for_each(|((a, b), c)| network.arc(*a, *b, whole(*c)));
+        (0..members).for_each(|v| network.arc(nodes, v, whole(k)));
+        network.flow(nodes, v) >= members as u128 * whole(k)
+    };
+    (0..members).all(reaches)
+}
+
+fn whole(n: i64) -> u128 {
+    u128::try_from(n).unwrap_or(0)
 }
 
 /// Replaces ways through `switch` by wires between its neighbours, as wide as what must be carried allows.
@@ -172,20 +178,20 @@ fn leaves_room(batches: &[Batch], capacity: &Capacity, m: usize, (from, to): (us
     let source = m;
     let mut network = Network::new(m + 1 + batches.len() + 1);
     for ((a, b), c) in capacity {
-        network.add(*a, *b, (if (*a, *b) == (from, to) { c - n } else { *c }).into());
+        network.arc(*a, *b, whole(if (*a, *b) == (from, to) { c - n } else { *c }));
     }
     let mut all = 0;
     for (i, batch) in batches.iter().enumerate() {
-        let count = i128::from(if i == 0 { batch.count - n } else { batch.count });
+        let count = whole(if i == 0 { batch.count - n } else { batch.count });
         all += count;
         // Such trees are there already.
         if batch.depth[to].is_some() {
-            network.add(source, to, count);
+            network.arc(source, to, count);
             continue;
         }
         let node = m + 1 + i;
-        network.add(source, node, count);
-        (0..m).filter(|v| batch.depth[*v].is_some()).for_each(|v| network.add(node, v, count));
+        network.arc(source, node, count);
+        (0..m).filter(|v| batch.depth[*v].is_some()).for_each(|v| network.arc(node, v, count));
     }
-    network.flow(source, to, all) >= all
+    network.flow(source, to) >= all
 }

@@ -81,7 +81,9 @@ fn plan_keeps_its_promise() {
     let args =
         ["plan", "--topology", &file, "--hosts", "2", "--collective", "all-reduce", "--size", "256M", "--dtype", "f32"];
     let p = json(&run(&[&args[..], &["--json"]].concat()).out);
-    for key in ["algorithm", "chunks", "lanes", "predicted_s", "bound_s", "ratio", "algbw"] {
+    for key in
+        ["algorithm", "chunks", "lanes", "predicted_s", "bound_s", "bound_any_s", "bound_in_switch_s", "ratio", "algbw"]
+    {
         assert!(!p[key].is_null(), "{key} of {p}");
     }
     assert!(p["bottleneck"].is_array() && p["candidates"].as_array().unwrap().len() > 2);
