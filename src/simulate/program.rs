@@ -46,6 +46,8 @@ pub(super) struct Resource {
     pub capacity: f64,
     /// What a chunk takes.
     pub load: Amount,
+    /// The narrowest of those that all the same flows use alike, which alone has to be looked at.
+    pub stand_in: u32,
 }
 
 /// Names a [`Resource`].
@@ -176,7 +178,36 @@ impl Program {
             }
         }
         c.out.flags = flags.ends.len();
+        c.out.narrow();
         Ok(c.out)
+    }
+
+    /// Leaves one of the links that only occur together, as those between a GPU and the network do.
+    fn narrow(&mut self) {
+        let mut users: Vec<Vec<(u32, [u64; 2])>> = vec![Vec::new(); self.resources.len()];
+        for (i, shape) in (0..).zip(&self.shapes) {
+            for (r, amount) in &self.uses[shape.uses.start as usize..shape.uses.end as usize] {
+                users[*r as usize].push((i, [amount.fixed.to_bits(), amount.per_byte.to_bits()]));
+            }
+        }
+        let mut narrowest: HashMap<&[(u32, [u64; 2])], u32> = HashMap::new();
+        for (r, users) in (0..).zip(&users) {
+            let best = narrowest.entry(users).or_insert(r);
+            if self.resources[r as usize].capacity < self.resources[*best as usize].capacity {
+                *best = r;
+            }
+        }
+        for (r, users) in users.iter().enumerate() {
+            self.resources[r].stand_in = narrowest.get(&users[..]).copied().unwrap_or(r as u32);
+        }
+        let mut uses = Vec::with_capacity(self.uses.len());
+        for shape in &mut self.shapes {
+            let first = uses.len() as u32;
+            let all = &self.uses[shape.uses.start as usize..shape.uses.end as usize];
+            uses.extend(all.iter().filter(|(r, _)| self.resources[*r as usize].stand_in == *r).copied());
+            shape.uses = first..uses.len() as u32;
+        }
+        self.uses = uses;
     }
 }
 
@@ -351,8 +382,9 @@ impl Compiler<'_, '_> {
                     What::Thread(_) => 1.0,
                     What::Cores(device) => self.machine.cores.get(&device).map_or(1.0, |c| c.1 as f64),
                 };
-                out.resources.push(Resource { what, capacity, load: Amount { fixed: 0.0, per_byte: 0.0 } });
-                out.resources.len() as u32 - 1
+                let stand_in = out.resources.len() as u32;
+                out.resources.push(Resource { what, capacity, load: Amount { fixed: 0.0, per_byte: 0.0 }, stand_in });
+                stand_in
             });
             self.out.uses.push((resource, amount));
         }

@@ -6,13 +6,15 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::plan::{Instruction, Plan, Span};
 use crate::simulate::fluid::{Due, Fluid};
 use crate::simulate::machine::{COPY_RATE, Machine};
-use crate::simulate::program::{Amount, Op, Program, What};
+use crate::simulate::program::{Amount, Lane as Code, Op, Program, What};
 use crate::topology::LinkId;
 use crate::{Error, Result};
 
 /// Chunks that end before their pace is taken for the rest, at most. As many more as have begun by then are run too, so
 /// that the end of the pipeline is as it would be.
 pub(super) const SOME: u64 = 16;
+/// Of a plan of more instructions than this, half as many.
+const LARGE: usize = 10_000;
 /// So many chunks are run in any case.
 const FEW: u64 = 8;
 /// How far a lane runs ahead of the last chunk that ended, at most, where nothing holds it.
@@ -125,12 +127,66 @@ struct Queue {
     slots: u32,
 }
 
+/// When, as bits, which sort as times do; then in order of making; a flow and which of those that had its place, or a lane.
+type Event = (u64, u64, u32, u32);
+
+/// What is to happen, in order. Most events are one of few delays away when they are made, and so come in the order of
+/// making, delay by delay.
+#[derive(Default)]
+struct Events {
+    made: u64,
+    others: BinaryHeap<Reverse<Event>>,
+    by_delay: Vec<(f64, VecDeque<Event>)>,
+}
+
+impl Events {
+    /// So many delays have queues.
+    const DELAYS: usize = 8;
+
+    fn push(&mut self, time: f64, id: u32, generation: u32) {
+        self.made += 1;
+        self.others.push(Reverse((time.to_bits(), self.made, id, generation)));
+    }
+
+    /// A lane's event, `delay` from now.
+    fn push_after(&mut self, now: f64, delay: f64, lane: u32) {
+        if let Some((_, queue)) = self.by_delay.iter_mut().find(|(d, _)| *d == delay) {
+            self.made += 1;
+            queue.push_back(((now + delay).to_bits(), self.made, lane, LANE));
+        } else if self.by_delay.len() < Self::DELAYS {
+            self.by_delay.push((delay, VecDeque::new()));
+            self.push_after(now, delay, lane);
+        } else {
+            self.push(now + delay, lane, LANE);
+        }
+    }
+
+    /// The time of the next event, and the queue that it is in.
+    fn next(&self) -> Option<(f64, usize)> {
+        let mut least = (u64::MAX, u64::MAX, usize::MAX);
+        if let Some(Reverse(e)) = self.others.peek() {
+            least = (e.0, e.1, usize::MAX);
+        }
+        for (i, (_, queue)) in self.by_delay.iter().enumerate() {
+            if let Some(e) = queue.front().filter(|e| (e.0, e.1) < (least.0, least.1)) {
+                least = (e.0, e.1, i);
+            }
+        }
+        (least.0 != u64::MAX).then_some((f64::from_bits(least.0), least.2))
+    }
+
+    fn pop(&mut self, queue: usize) -> Option<Event> {
+        match self.by_delay.get_mut(queue) {
+            Some((_, queue)) => queue.pop_front(),
+            None => self.others.pop().map(|e| e.0),
+        }
+    }
+}
+
 struct Simulation<'p> {
     program: &'p Program,
     now: f64,
-    /// Time as bits, which sort as times do; then in order of making.
-    events: BinaryHeap<Reverse<(u64, u64, u32, u32)>>,
-    made: u64,
+    events: Events,
     fluid: Fluid,
     lanes: Vec<Lane>,
     flags: Vec<Queue>,
@@ -138,6 +194,8 @@ struct Simulation<'p> {
     ready: Vec<u32>,
     /// Chunks to run: fewer once their pace is known.
     most: u64,
+    /// Chunks that end before the pace is taken.
+    some: u64,
     /// Seconds a chunk, once known.
     period: Option<f64>,
     /// By chunk, lanes that have done it; when all had.
@@ -184,14 +242,14 @@ impl<'p> Simulation<'p> {
         Self {
             program,
             now: 0.0,
-            events: BinaryHeap::new(),
-            made: 0,
+            events: Events::default(),
             fluid: Fluid::new(program, part),
             lanes: program.lanes.iter().map(|l| Lane { at: l.ops.start, ..first.clone() }).collect(),
             flags: vec![Queue::default(); program.flags],
             channels: program.channels.iter().map(channel).collect(),
             ready: (0..program.lanes.len() as u32).rev().collect(),
             most,
+            some: if program.ops.len() > LARGE { SOME / 2 } else { SOME },
             period: None,
             done: Vec::new(),
             ends: Vec::new(),
@@ -204,19 +262,17 @@ impl<'p> Simulation<'p> {
             while let Some(lane) = self.ready.pop() {
                 self.advance(lane);
             }
-            if let Some(Reverse((time, _, id, generation))) = self.events.peek().copied() {
+            if let Some((time, queue)) = self.events.next() {
                 // All that happens at one instant happens before rates are made anew.
-                if f64::from_bits(time) <= self.now + INSTANT.max(self.now * 1e-12) {
-                    self.events.pop();
-                    self.happen(id, generation);
+                if time <= self.now + INSTANT.max(self.now * 1e-12) {
+                    if let Some((_, _, id, generation)) = self.events.pop(queue) {
+                        self.happen(id, generation);
+                    }
                     continue;
                 }
             }
-            let (now, events, made) = (self.now, &mut self.events, &mut self.made);
-            let due = |(time, flow, generation): Due| {
-                *made += 1;
-                events.push(Reverse((time.to_bits(), *made, flow, generation)));
-            };
+            let (now, events) = (self.now, &mut self.events);
+            let due = |(time, flow, generation): Due| events.push(time, flow, generation);
             match samples.as_deref_mut() {
                 None => self.fluid.settle(now, due, None),
                 Some(all) => self.fluid.settle(now, due, Some(&mut |r, share| all.push((now, r, share)))),
@@ -224,8 +280,8 @@ impl<'p> Simulation<'p> {
             if stop && self.period.is_none() {
                 self.shorten();
             }
-            match self.events.peek() {
-                Some(Reverse((time, ..))) => self.now = self.now.max(f64::from_bits(*time)),
+            match self.events.next() {
+                Some((time, _)) => self.now = self.now.max(time),
                 None if self.lanes.iter().all(|l| l.chunk >= self.most) => return Ok(()),
                 None => {
                     let name = &self.program.algorithm;
@@ -242,8 +298,8 @@ impl<'p> Simulation<'p> {
         let third = n / 3;
         let mean = |from: usize| (self.ends[from + third] - self.ends[from]) / third as f64;
         let known = match self.ends[..] {
-            _ if n as u64 >= SOME => true,
-            [.., a, b, c, d] if alike(d - c, c - b, STEADY) && alike(c - b, b - a, STEADY) => {
+            _ if n as u64 >= self.some => true,
+            [_, .., b, c, d] if alike(d - c, c - b, STEADY) => {
                 self.period = Some(d - c);
                 true
             }
@@ -252,7 +308,8 @@ impl<'p> Simulation<'p> {
         if known {
             let period = pace(&self.ends);
             self.period.get_or_insert(period);
-            let begun = self.lanes.iter().map(|l| l.chunk).max().unwrap_or(0) + 1;
+            let begun = |(l, code): (&Lane, &Code)| l.chunk + u64::from(l.at > code.ops.start);
+            let begun = self.lanes.iter().zip(&self.program.lanes).map(begun).max().unwrap_or(0);
             self.most = self.most.min(begun);
         }
     }
@@ -270,11 +327,6 @@ impl<'p> Simulation<'p> {
             Phase::Landing => self.finished(id),
             Phase::Ready | Phase::Blocked | Phase::Waking | Phase::Moving => {}
         }
-    }
-
-    fn at(&mut self, time: f64, lane: u32) {
-        self.made += 1;
-        self.events.push(Reverse((time.to_bits(), self.made, lane, LANE)));
     }
 
     /// Runs a lane as far as it goes without waiting.
@@ -307,7 +359,7 @@ impl<'p> Simulation<'p> {
                     lane.at += 1;
                     let flag = &mut self.flags[*flag as usize];
                     match flag.receiver.take() {
-                        Some(receiver) => self.tell(receiver, notice),
+                        Some(receiver) => self.tell(receiver, notice, Some(*latency)),
                         None => flag.sent.push_back(notice),
                     }
                 }
@@ -316,7 +368,7 @@ impl<'p> Simulation<'p> {
                         let flag = &mut self.flags[*flag as usize];
                         match flag.sent.pop_front() {
                             Some((time, _)) if time <= now + INSTANT => {}
-                            Some(notice) => return self.tell(id, notice),
+                            Some(notice) => return self.tell(id, notice, None),
                             None => {
                                 flag.receiver = Some(id);
                                 lane.phase = Phase::Blocked;
@@ -330,7 +382,7 @@ impl<'p> Simulation<'p> {
                     let channel = &mut self.channels[*channel as usize];
                     match channel.sent.pop_front() {
                         Some((time, _)) if time <= now + INSTANT => return self.begin(id),
-                        Some(message) => return self.tell(id, message),
+                        Some(message) => return self.tell(id, message, None),
                         None => {
                             channel.receiver = Some(id);
                             lane.phase = Phase::Blocked;
@@ -343,14 +395,18 @@ impl<'p> Simulation<'p> {
         }
     }
 
-    /// What a lane waits for is there at a time, told by a step.
-    fn tell(&mut self, id: u32, (time, cause): (f64, u32)) {
+    /// What a lane waits for is there at a time (that delay from now, if one is given), told by a step.
+    fn tell(&mut self, id: u32, (time, cause): (f64, u32), delay: Option<f64>) {
         let lane = &mut self.lanes[id as usize];
         lane.phase = Phase::Told;
         if cause != NONE {
             lane.cause = cause;
         }
-        if time > self.now + INSTANT { self.at(time, id) } else { self.wake(id) }
+        match delay {
+            _ if time <= self.now + INSTANT => self.wake(id),
+            Some(delay) => self.events.push_after(self.now, delay, id),
+            None => self.events.push(time, id, LANE),
+        }
     }
 
     fn wake(&mut self, id: u32) {
@@ -387,7 +443,7 @@ impl<'p> Simulation<'p> {
         };
         if delay > 0.0 {
             self.lanes[id as usize].phase = Phase::Starting;
-            self.at(self.now + delay, id);
+            self.events.push_after(self.now, delay, id);
         } else {
             self.started(id);
         }
@@ -425,7 +481,7 @@ impl<'p> Simulation<'p> {
         let lane = &mut self.lanes[id as usize];
         (lane.flows, lane.landed, lane.phase) = (under_way, landed, Phase::Moving);
         if under_way == 0 {
-            self.land(id);
+            self.land(id, None);
         }
     }
 
@@ -436,18 +492,25 @@ impl<'p> Simulation<'p> {
             return self.woken(id);
         }
         lane.flows -= 1;
-        lane.landed = lane.landed.max(self.now + self.program.flows[spec as usize].latency);
+        let latency = self.program.flows[spec as usize].latency;
+        let last = self.now + latency;
+        lane.landed = lane.landed.max(last);
         if lane.flows == 0 {
-            self.land(id);
+            let delay = (lane.landed == last).then_some(latency);
+            self.land(id, delay);
         }
     }
 
-    fn land(&mut self, id: u32) {
+    /// All flows have ended; their last bytes are there that delay from now, if one is given.
+    fn land(&mut self, id: u32, delay: Option<f64>) {
         let lane = &mut self.lanes[id as usize];
         let at = lane.landed;
         if at > self.now + INSTANT {
             lane.phase = Phase::Landing;
-            self.at(at, id);
+            match delay {
+                Some(delay) => self.events.push_after(self.now, delay, id),
+                None => self.events.push(at, id, LANE),
+            }
         } else {
             self.finished(id);
         }
@@ -471,7 +534,7 @@ impl<'p> Simulation<'p> {
             Op::Send { channel, latency, .. } => {
                 let channel = &mut self.channels[*channel as usize];
                 match channel.receiver.take() {
-                    Some(receiver) => self.tell(receiver, (now + latency, cause)),
+                    Some(receiver) => self.tell(receiver, (now + latency, cause), Some(*latency)),
                     None => channel.sent.push_back((now + latency, cause)),
                 }
             }
@@ -479,7 +542,7 @@ impl<'p> Simulation<'p> {
                 let channel = &mut self.channels[*channel as usize];
                 match channel.sender.take() {
                     // Its place goes to the next message.
-                    Some(sender) => self.tell(sender, (now, cause)),
+                    Some(sender) => self.tell(sender, (now, cause), None),
                     None => channel.used -= 1,
                 }
             }

@@ -44,27 +44,28 @@ pub(super) fn trace(machine: &Machine<'_>, plan: &Plan, bytes: u64) -> Result<Tr
     let (mut steps, mut samples) = (Vec::new(), Vec::new());
     run::run(machine, &program, bytes, chunks, Some(shown), Some(&mut steps), Some(&mut samples))?;
     let topology = machine.topology;
-    let mut links: Vec<_> = program.resources.iter().enumerate().collect();
-    links.retain(|(_, r)| matches!(r.what, What::Link(_)));
-    links.sort_by_key(|(_, r)| match r.what {
+    let link = |r| match r {
         What::Link(link) => Some(link),
-        _ => None,
-    });
-    let mut place = vec![usize::MAX; program.resources.len()];
+        What::Thread(_) | What::Cores(_) => None,
+    };
+    let mut links: Vec<_> = program.resources.iter().filter_map(|r| Some((link(r.what)?, r))).collect();
+    links.sort_by_key(|(link, _)| *link);
+    let mut by_resource: Vec<Vec<(f64, f64)>> = vec![Vec::new(); program.resources.len()];
+    for (time, r, share) in samples {
+        let of = &mut by_resource[r as usize];
+        if of.last().map_or(share > 0.0, |(_, last)| (last - share).abs() > 1e-9) {
+            of.push((time, share));
+        }
+    }
     let mut counters = Vec::new();
-    for (r, resource) in links {
-        let What::Link(link) = resource.what else { continue };
+    for (link, resource) in links {
         let (a, b) = topology.endpoints(link);
         let (from, to) = (&topology.device(a).id, &topology.device(b).id);
         let name = if a == b { format!("memory of {from}") } else { format!("{from} -> {to}") };
-        place[r] = counters.len();
-        counters.push(Counter { link: name, samples: Vec::new() });
-    }
-    for (time, r, share) in samples {
-        let Some(counter) = counters.get_mut(place[r as usize]) else { continue };
-        if counter.samples.last().map_or(share > 0.0, |(_, last)| (last - share).abs() > 1e-9) {
-            counter.samples.push((time, share));
-        }
+        let other = resource.stand_in as usize;
+        let scale = program.resources[other].capacity / resource.capacity;
+        let samples = by_resource[other].iter().map(|(time, share)| (*time, share * scale)).collect();
+        counters.push(Counter { link: name, samples });
     }
     let devices = machine.placement.devices().iter().map(|d| topology.device(*d).id.clone()).collect();
     Ok(Trace {
