@@ -125,10 +125,15 @@ impl Fluid {
         Some((owner, spec))
     }
 
+    /// Whether flows began or ended since rates were made.
+    pub fn stale(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Gives every flow its rate after some began or ended, and says when those whose rate is another now are due.
     /// `used` is told the share in use of each resource looked at.
     pub fn settle(&mut self, now: f64, mut due: impl FnMut(Due), used: Option<&mut dyn FnMut(u32, f64)>) {
-        if self.dirty.is_empty() {
+        if !self.stale() {
             return;
         }
         self.gather();

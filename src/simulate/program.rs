@@ -26,6 +26,8 @@ pub struct Program {
     /// How many messages each channel holds.
     pub(super) channels: Vec<u32>,
     pub(super) flags: usize,
+    /// The least that an instruction takes which moves data.
+    pub(super) overhead: f64,
 }
 
 /// A lane of a rank.
@@ -160,6 +162,7 @@ impl Program {
                 resources: Vec::new(),
                 channels: Vec::new(),
                 flags: 0,
+                overhead: if (0..ranks as u32).any(|r| machine.on_cpu(r)) { HOST_OVERHEAD } else { GPU_OVERHEAD },
             },
         };
         let (mut flags, mut channels) = (Queues::default(), Queues::default());

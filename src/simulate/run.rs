@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// that the end of the pipeline is as it would be.
 pub(super) const SOME: u64 = 16;
 /// Of a plan of more instructions than this, half as many.
-const LARGE: usize = 10_000;
+const LARGE: usize = 4_000;
 /// So many chunks are run in any case.
 const FEW: u64 = 8;
 /// How far a lane runs ahead of the last chunk that ended, at most, where nothing holds it.
@@ -25,6 +25,9 @@ const STEADY: f64 = 1e-3;
 const STEADY_MEAN: f64 = 5e-3;
 /// Seconds that count as one instant: far less than anything takes.
 const INSTANT: f64 = 1e-11;
+/// In a large plan, rates may be late by this share of the least overhead: among thousands of flows there is always one
+/// that begins or ends.
+const LATE: f64 = 1.0 / 30.0;
 /// A link or core busy for this share of the time sets the pace.
 const BUSY: f64 = 0.95;
 /// Of an event: it is a lane's.
@@ -258,19 +261,29 @@ impl<'p> Simulation<'p> {
     }
 
     fn go(&mut self, stop: bool, mut samples: Option<&mut Vec<Sample>>) -> Result<()> {
+        let large = self.program.ops.len() > LARGE;
+        let late = if large { self.program.overhead * LATE } else { 0.0 };
+        // Since when rates are stale.
+        let mut since = f64::INFINITY;
         loop {
             while let Some(lane) = self.ready.pop() {
                 self.advance(lane);
             }
             if let Some((time, queue)) = self.events.next() {
                 // All that happens at one instant happens before rates are made anew.
-                if time <= self.now + INSTANT.max(self.now * 1e-12) {
+                let instant = time <= self.now + INSTANT.max(self.now * 1e-12);
+                if self.fluid.stale() {
+                    since = since.min(self.now);
+                }
+                if instant || time <= since + late && since < f64::INFINITY {
+                    self.now = if instant { self.now } else { time };
                     if let Some((_, _, id, generation)) = self.events.pop(queue) {
                         self.happen(id, generation);
                     }
                     continue;
                 }
             }
+            since = f64::INFINITY;
             let (now, events) = (self.now, &mut self.events);
             let due = |(time, flow, generation): Due| events.push(time, flow, generation);
             match samples.as_deref_mut() {

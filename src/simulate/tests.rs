@@ -390,6 +390,7 @@ fn how_long_it_takes() {
         let t = host.cluster(hosts).unwrap();
         let p = Placement::gpus(&t).unwrap();
         for shape in [Shape::Direct, Shape::Ring(vec![]), Shape::Tree] {
+            // A minute of all the flows of 32 hosts at once.
             if hosts > 16 && shape == Shape::Direct {
                 continue;
             }
