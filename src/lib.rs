@@ -35,6 +35,7 @@
 pub mod bootstrap;
 pub mod comm;
 pub mod error;
+mod file;
 pub mod plan;
 mod runtime;
 pub mod simulate;

@@ -243,14 +243,7 @@ proptest! {
         let algorithm = [None, Some("one-shot"), Some("two-shot"), Some("direct"), Some("ring"), Some("hierarchical")][algorithm];
         let wish = Wish { algorithm: algorithm.map(String::from), chunks, single_step: false };
         let root = root.index(ranks);
-        let collective = [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast { root },
-            Collective::Reduce { root },
-            Collective::AllToAll,
-        ][which];
+        let collective = Collective::every(root)[which];
         let comms = Communicator::local_on(ranks, topology).unwrap();
         let bytes = (count * 4 * if matches!(which, 1 | 2 | 5) { ranks } else { 1 }) as u64;
         comms[0].prefer(wish.clone());

@@ -12,16 +12,16 @@ use crate::topology::{Alike, DeviceId, LinkId, LinkKind, Topology};
 use crate::{Error, Result};
 
 /// Seconds to start an instruction that moves data in host memory.
-const HOST_OVERHEAD: f64 = 100e-9;
+pub(crate) const HOST_OVERHEAD: f64 = 100e-9;
 /// Seconds to start an instruction that moves data on a GPU: about a kernel's launch within a graph.
-const GPU_OVERHEAD: f64 = 1.5e-6;
+pub(crate) const GPU_OVERHEAD: f64 = 1.5e-6;
 /// Seconds to hand a core to a rank that slept, where ranks outnumber cores: a futex wake and a context switch.
-const SWITCH: f64 = 3e-6;
+pub(crate) const SWITCH: f64 = 3e-6;
 /// Bytes per second that one core copies where nobody has measured it.
-const COPY_RATE: f64 = 10e9;
+pub(crate) const COPY_RATE: f64 = 10e9;
 
 /// How much faster a core moves bytes that are in its own cache than bytes of memory, at least.
-const CACHE: f64 = 3.0;
+pub(crate) const CACHE: f64 = 3.0;
 
 /// A plan's time as a function of the chunk size.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +96,41 @@ impl Cost {
     }
 }
 
+/// A link and its rate, and where the figure comes from.
+pub(crate) fn link_words(topology: &Topology, id: LinkId) -> (String, String) {
+    let link = topology.link(id);
+    let (a, b) = topology.endpoints(id);
+    let (from, to) = (&topology.device(a).id, &topology.device(b).id);
+    let ends = if a == b { format!("memory of {from}") } else { format!("link {from} -> {to}") };
+    let rate = link.bandwidth() / 1e9;
+    (format!("{ends} at {rate:.1} GB/s"), format!("{}: {}", link.origin().name(), link.source))
+}
+
+/// Where the rate comes from at which a CPU's cores copy.
+pub(crate) fn copying_words(topology: &Topology, cpu: DeviceId) -> String {
+    match topology.device(cpu).cpu.as_ref().and_then(|c| c.copy_rate) {
+        Some(rate) => format!("measured: a core copies {:.1} GB/s", rate / 1e9),
+        None => format!("assumed: a core copies {:.1} GB/s", COPY_RATE / 1e9),
+    }
+}
+
+/// By CPU that has ranks, how many, and its cores.
+pub(crate) fn cores(topology: &Topology, placement: &Placement) -> HashMap<DeviceId, (usize, usize)> {
+    let mut cores = HashMap::default();
+    for &d in placement.devices() {
+        if let Some(cpu) = &topology.device(d).cpu {
+            cores.entry(d).or_insert((0, cpu.pus.len().max(cpu.cores).max(1))).0 += 1;
+        }
+    }
+    cores
+}
+
+/// The link of each device to its own memory.
+pub(crate) fn memory(topology: &Topology) -> HashMap<DeviceId, LinkId> {
+    let own = topology.links().filter(|(_, a, b, l)| a == b && l.kind == LinkKind::Memory);
+    own.map(|(id, a, _, _)| (a, id)).collect()
+}
+
 /// Bytes of a chunk so large that overheads count for nothing.
 const LARGE: f64 = 1e12;
 
@@ -129,14 +164,7 @@ struct Path {
 
 impl<'a> Model<'a> {
     fn new(topology: &'a Topology, placement: &'a Placement) -> Self {
-        let mut cores = HashMap::default();
-        for &d in placement.devices() {
-            if let Some(cpu) = &topology.device(d).cpu {
-                cores.entry(d).or_insert((0, cpu.pus.len().max(cpu.cores).max(1))).0 += 1;
-            }
-        }
-        let own = topology.links().filter(|(_, a, b, l)| a == b && l.kind == LinkKind::Memory);
-        let memory = own.map(|(id, a, _, _)| (a, id)).collect();
+        let (cores, memory) = (cores(topology, placement), memory(topology));
         Self { topology, alike: topology.alike(), placement, routes: HashMap::default(), cores, memory }
     }
 
@@ -326,11 +354,7 @@ impl<'a> Model<'a> {
             let seconds = bytes / link.bandwidth();
             if seconds > floor {
                 floor = seconds;
-                let (a, b) = self.topology.endpoints(*id);
-                let (from, to) = (&self.topology.device(a).id, &self.topology.device(b).id);
-                let ends = if a == b { format!("memory of {from}") } else { format!("link {from} -> {to}") };
-                limit = format!("{ends} at {:.1} GB/s", link.bandwidth() / 1e9);
-                source = format!("{}: {}", link.origin().name(), link.source);
+                (limit, source) = link_words(self.topology, *id);
             }
         }
         let mut work: HashMap<DeviceId, f64> = HashMap::default();
@@ -344,10 +368,7 @@ impl<'a> Model<'a> {
                 floor = each;
                 let d = self.topology.device(device);
                 limit = format!("{cores} core(s) of {}", d.id);
-                source = match d.cpu.as_ref().and_then(|c| c.copy_rate) {
-                    Some(rate) => format!("measured: a core copies {:.1} GB/s", rate / 1e9),
-                    None => format!("assumed: a core copies {:.1} GB/s", COPY_RATE / 1e9),
-                };
+                source = copying_words(self.topology, device);
             }
         }
         if floor < steps * 0.999 {
@@ -368,14 +389,17 @@ impl<'a> Model<'a> {
     ) -> Result<f64> {
         let (own, memory) = self.local(rank, bytes, srcs, Some(dst), false);
         self.charge_memory(rank, memory, charge);
-        let mut wire: f64 = 0.0;
+        // All are read at once: what takes longest is the link that most of them come by.
+        let mut by_link: HashMap<LinkId, f64> = HashMap::default();
         for owner in srcs.iter().filter_map(|s| s.owner) {
             let path = self.path(owner as usize, rank)?;
             if !self.same_memory(owner as usize, rank) {
                 charge(&path.links, bytes);
-                wire += bytes / path.rate;
+                path.links.iter().for_each(|l| *by_link.entry(*l).or_default() += bytes);
             }
         }
+        let seconds = by_link.iter().map(|(link, bytes)| bytes / self.topology.link(*link).bandwidth());
+        let wire = seconds.fold(0.0, f64::max);
         Ok(own.max(wire))
     }
 }

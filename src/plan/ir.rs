@@ -35,6 +35,18 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// All there are, those that have a root with this one.
+    pub fn every(root: usize) -> [Self; 6] {
+        [
+            Self::AllReduce,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::Broadcast { root },
+            Self::Reduce { root },
+            Self::AllToAll,
+        ]
+    }
+
     /// Blocks in the input and in the output of the rank with the most, for a world of `ranks`.
     pub fn blocks(self, ranks: usize) -> (usize, usize) {
         match self {

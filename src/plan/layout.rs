@@ -216,15 +216,7 @@ mod tests {
 
     #[test]
     fn parts_are_found_where_they_are() {
-        let all = [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast { root: 1 },
-            Collective::Reduce { root: 2 },
-            Collective::AllToAll,
-        ];
-        for c in all {
+        for c in Collective::every(2) {
             let blocks = Blocks::new(c, 3, 2 * c.distinct(3));
             for (rank, buffer) in (0..3).flat_map(|r| [(r, Buffer::Input), (r, Buffer::Output)]) {
                 let parts: Vec<usize> =

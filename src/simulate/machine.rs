@@ -1,25 +1,17 @@
 //! What plans run on: where ranks are, and the ways between them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustc_hash::FxHashMap as HashMap;
+
+use crate::plan::cost::{self, CACHE, COPY_RATE};
 use crate::plan::{Buffer, Instruction, Placement, Plan, Span};
 use crate::simulate::program::Program;
 use crate::simulate::run::{self, Run};
 use crate::simulate::trace::{self, Trace};
-use crate::topology::{DeviceId, LinkId, LinkKind, Topology};
+use crate::topology::{DeviceId, LinkId, Topology};
 use crate::{Error, Result};
-
-/// Seconds to start an instruction that moves data in host memory.
-pub(super) const HOST_OVERHEAD: f64 = 100e-9;
-/// Seconds to start an instruction that moves data on a GPU: about a kernel's launch within a graph.
-pub(super) const GPU_OVERHEAD: f64 = 1.5e-6;
-/// Seconds to hand a core to a rank that slept, where ranks outnumber cores: a futex wake and a context switch.
-pub(super) const SWITCH: f64 = 3e-6;
-/// Bytes per second that one core copies where nobody has measured it.
-pub(super) const COPY_RATE: f64 = 10e9;
-/// How much faster a core moves bytes that are in its own cache than bytes of memory, at least.
-const CACHE: f64 = 3.0;
 
 /// Ranks on the devices of a topology. Routes are looked up once and kept.
 #[derive(Debug)]
@@ -51,14 +43,7 @@ pub(super) struct Work {
 impl<'a> Machine<'a> {
     /// Rank `r` on the device that `placement` has for it.
     pub fn new(topology: &'a Topology, placement: &'a Placement) -> Self {
-        let mut cores = HashMap::new();
-        for &d in placement.devices() {
-            if let Some(cpu) = &topology.device(d).cpu {
-                cores.entry(d).or_insert((0, cpu.pus.len().max(cpu.cores).max(1))).0 += 1;
-            }
-        }
-        let own = topology.links().filter(|(_, a, b, l)| a == b && l.kind == LinkKind::Memory);
-        let memory = own.map(|(id, a, _, _)| (a, id)).collect();
+        let (cores, memory) = (cost::cores(topology, placement), cost::memory(topology));
         Self { topology, placement, cores, memory, routes: Mutex::default() }
     }
 

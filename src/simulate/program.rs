@@ -1,11 +1,14 @@
 //! A plan compiled for a machine: everything by number.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap as HashMap;
+
+use crate::plan::cost::{COPY_RATE, GPU_OVERHEAD, HOST_OVERHEAD, SWITCH};
 use crate::plan::{Instruction, Plan, Span};
-use crate::simulate::machine::{COPY_RATE, GPU_OVERHEAD, HOST_OVERHEAD, Machine, Path, SWITCH};
+use crate::simulate::machine::{Machine, Path};
 use crate::topology::{DeviceId, LinkId};
 use crate::{Error, Result};
 
@@ -149,8 +152,8 @@ impl Program {
         let mut c = Compiler {
             machine,
             paths: machine.paths(&pairs)?,
-            resources: HashMap::new(),
-            shapes: HashMap::new(),
+            resources: HashMap::default(),
+            shapes: HashMap::default(),
             out: Self {
                 algorithm: plan.algorithm.clone(),
                 parts_a_rank: plan.parts_a_rank().max(1) as u64,
@@ -193,7 +196,7 @@ impl Program {
                 users[*r as usize].push((i, [amount.fixed.to_bits(), amount.per_byte.to_bits()]));
             }
         }
-        let mut narrowest: HashMap<&[(u32, [u64; 2])], u32> = HashMap::new();
+        let mut narrowest: HashMap<&[(u32, [u64; 2])], u32> = HashMap::default();
         for (r, users) in (0..).zip(&users) {
             let best = narrowest.entry(users).or_insert(r);
             if self.resources[r as usize].capacity < self.resources[*best as usize].capacity {

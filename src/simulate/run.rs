@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::plan::cost;
 use crate::plan::{Instruction, Plan, Span};
 use crate::simulate::fluid::{Due, Fluid};
-use crate::simulate::machine::{COPY_RATE, Machine};
+use crate::simulate::machine::Machine;
 use crate::simulate::program::{Amount, Lane as Code, Op, Program, What};
 use crate::topology::LinkId;
 use crate::{Error, Result};
@@ -591,14 +592,7 @@ fn summary(machine: &Machine<'_>, program: &Program, seconds: f64, chunks: u64, 
     run.links.sort_by_key(|(link, ..)| *link);
     let Some((needs, what)) = busiest else { return run };
     let (name, source) = match what {
-        What::Link(id) => {
-            let link = topology.link(*id);
-            let rate = link.bandwidth() / 1e9;
-            let (a, b) = topology.endpoints(*id);
-            let (from, to) = (&topology.device(a).id, &topology.device(b).id);
-            let ends = if a == b { format!("memory of {from}") } else { format!("link {from} -> {to}") };
-            (format!("{ends} at {rate:.1} GB/s"), format!("{}: {}", link.origin().name(), link.source))
-        }
+        What::Link(id) => cost::link_words(topology, *id),
         What::Thread(_) | What::Cores(_) => {
             let (device, name) = match what {
                 What::Thread(rank) => (machine.device(*rank), format!("the core of rank {rank}")),
@@ -608,10 +602,7 @@ fn summary(machine: &Machine<'_>, program: &Program, seconds: f64, chunks: u64, 
                 }),
                 What::Link(_) => return run,
             };
-            let source = match topology.device(device).cpu.as_ref().and_then(|c| c.copy_rate) {
-                Some(rate) => format!("measured: a core copies {:.1} GB/s", rate / 1e9),
-                None => format!("assumed: a core copies {:.1} GB/s", COPY_RATE / 1e9),
-            };
+            let source = cost::copying_words(topology, device);
             (name, source)
         }
     };

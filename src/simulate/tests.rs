@@ -7,7 +7,7 @@ use crate::plan::{Buffer, Collective, Instruction, Lane, Parts, Placement, Plan,
 use crate::topology::Topology;
 use crate::{Error, Result};
 
-const OVERHEAD: f64 = machine::GPU_OVERHEAD;
+const OVERHEAD: f64 = crate::plan::cost::GPU_OVERHEAD;
 
 /// GPUs at a switch: 100 GB/s and 1 us from one to another.
 fn star(gpus: usize) -> Topology {
@@ -378,41 +378,5 @@ fn traces_are_what_perfetto_reads() {
     for s in &trace.spans {
         let before = last.insert((s.rank, s.lane), s.end).unwrap_or(0.0);
         assert!(s.start >= before - 1e-10 && s.end >= s.start, "{s:?}");
-    }
-}
-
-/// `cargo test --release --lib simulate -- --ignored --nocapture`
-#[test]
-#[ignore = "takes the time"]
-fn how_long_it_takes() {
-    let host = file("dgx-h100.toml");
-    for hosts in [1, 4, 32] {
-        let t = host.cluster(hosts).unwrap();
-        let p = Placement::gpus(&t).unwrap();
-        for shape in [Shape::Direct, Shape::Ring(vec![]), Shape::Tree] {
-            // A minute of all the flows of 32 hosts at once.
-            if hosts > 16 && shape == Shape::Direct {
-                continue;
-            }
-            let nest = Nest::even(&[(8, Shape::Direct.into()), (hosts, shape.clone().into())]);
-            let plan = builders::hierarchical(all_reduce(&p), &nest, true).unwrap();
-            let m = Machine::new(&t, &p);
-            let start = std::time::Instant::now();
-            let program = m.prepare(&plan).unwrap();
-            let first = start.elapsed();
-            let again = std::time::Instant::now();
-            m.prepare(&plan).unwrap();
-            let again = again.elapsed();
-            let start = std::time::Instant::now();
-            let run = m.run_prepared(&program, 1 << 30, 32).unwrap();
-            let took = start.elapsed();
-            println!(
-                "{}: {} ops, prepare {first:?} (again {again:?}), run {took:?}: {:.3} ms, {}",
-                plan.algorithm,
-                program.ops.len(),
-                run.seconds * 1e3,
-                run.limit
-            );
-        }
     }
 }

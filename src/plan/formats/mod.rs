@@ -4,15 +4,14 @@
 mod json;
 mod msccl_xml;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::file::Expected;
 use crate::plan::Plan;
 use crate::{Error, Result};
 
-/// The largest file that is read.
-const MAX_BYTES: u64 = 64 << 20;
+const FILE: Expected = Expected { what: "a plan file", most: 64 << 20 };
 
 impl Plan {
     /// Reads `text`, in the format that its content tells. `file` is what errors call it. What is read has the right
@@ -34,16 +33,7 @@ impl Plan {
     /// # Errors
     /// [`Error::File`] where it cannot be read, is no regular file or is larger than 64 MiB, else as [`Plan::parse`].
     pub fn read(path: &Path) -> Result<Self> {
-        let fail = |message: String| Error::File { path: path.into(), message };
-        // Looked at before it is opened: opening a FIFO would wait for its writer.
-        let about = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
-        if !about.is_file() {
-            return Err(fail("this is no regular file; a plan file is expected".into()));
-        }
-        if about.len() > MAX_BYTES {
-            return Err(fail(too_large()));
-        }
-        Self::read_from(File::open(path).map_err(|e| fail(e.to_string()))?, path)
+        Self::read_from(FILE.open(path)?, path)
     }
 
     /// As [`Plan::read`], from whatever gives bytes, such as the standard input; `path` is what errors call it.
@@ -51,15 +41,10 @@ impl Plan {
     /// # Errors
     /// As [`Plan::read`].
     pub fn read_from(input: impl Read, path: &Path) -> Result<Self> {
-        let fail = |message: String| Error::File { path: path.into(), message };
-        let mut bytes = Vec::new();
-        input.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(fail(too_large()));
-        }
-        let text =
-            String::from_utf8(bytes).map_err(|_| fail("this is no UTF-8 text; a plan file is expected".into()))?;
-        Self::parse(&text, &path.display().to_string())
+        let file = path.display().to_string();
+        let no_text = |line, message| Error::PlanFile { file: file.clone(), line: Some(line), message };
+        let text = FILE.text(input, path, no_text)?;
+        Self::parse(&text, &file)
     }
 
     /// The plan as JSON, whole: what [`Plan::parse`] reads of it is equal.
@@ -79,10 +64,6 @@ impl Plan {
     pub fn to_msccl_xml(&self) -> Result<String> {
         msccl_xml::write(self)
     }
-}
-
-fn too_large() -> String {
-    format!("larger than {} MiB, the most that a plan file may have", MAX_BYTES >> 20)
 }
 
 #[cfg(test)]

@@ -3,24 +3,13 @@ use crate::plan::{Collective, Instruction, Plan, verify};
 use crate::{Error, Result};
 use proptest::prelude::*;
 
-fn collectives(root: usize) -> [Collective; 6] {
-    [
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-        Collective::AllToAll,
-    ]
-}
-
 /// Every builder with every collective that it makes, on one host and on two.
 fn every_plan(mut each: impl FnMut(&Plan, &[usize])) {
     for hosts in [vec![0; 1], vec![0; 2], vec![0; 3], vec![0; 4], vec![0, 0, 1, 1], vec![0, 0, 0, 1, 1, 1]] {
         let n = hosts.len();
         let mut made = [0; 6];
         for lanes in [Lanes::Coarse, Lanes::Fine] {
-            for (c, collective) in collectives(n - 1).into_iter().enumerate() {
+            for (c, collective) in Collective::every(n - 1).into_iter().enumerate() {
                 let request = Request { collective, hosts: &hosts, chunk_bytes: 1 << 20, lanes };
                 let cycles = vec![(0..n).collect(), (0..n).rev().collect()];
                 let levels = [(n.div_ceil(2).max(1), Shape::Direct.into()), (n / n.div_ceil(2), Shape::Direct.into())];

@@ -281,16 +281,9 @@ fn memory_of_another_host_is_refused() {
     assert!(r.to_string().contains("another host"), "{r}");
 }
 
-/// The first three have a block for every rank or none at all.
-fn collectives(root: usize) -> [Collective; 6] {
-    [
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::AllToAll,
-        Collective::AllReduce,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-    ]
+/// Whether blocks may have other owners than the ranks they are of.
+fn takes_two_roots(c: Collective) -> bool {
+    !matches!(c, Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll)
 }
 
 proptest! {
@@ -304,7 +297,7 @@ proptest! {
     ) {
         let even: usize = sizes.iter().product();
         let root = root.index(even);
-        let collective = collectives(root)[which];
+        let collective = Collective::every(root)[which];
         let levels: Vec<(usize, Arc<Shape>)> = sizes.iter().zip(&shapes).enumerate().map(|(i, (&size, &shape))| {
             let cycles = vec![(0..size).collect(), (0..size).rev().collect()];
             let trees = |i: usize| vec![Shape::Ring(vec![]).steps(size, i, 0, true), Shape::HalvingDoubling.steps(size, i, 0, true)];
@@ -313,7 +306,7 @@ proptest! {
                 0 => Shape::Direct,
                 1 => Shape::Ring(cycles),
                 2 => Shape::HalvingDoubling,
-                3 if i + 1 == sizes.len() && which > 2 => Shape::Tree,
+                3 if i + 1 == sizes.len() && takes_two_roots(collective) => Shape::Tree,
                 _ => Shape::Forest((0..size).map(trees).collect()),
             };
             (size, shape.into())
@@ -345,7 +338,7 @@ proptest! {
         which in 0usize..6, root in any::<prop::sample::Index>(), local in any::<bool>(),
     ) {
         let n: usize = sizes.iter().sum();
-        let collective = collectives(root.index(n))[which];
+        let collective = Collective::every(root.index(n))[which];
         let mut hosts = Vec::new();
         let groups = sizes.iter().enumerate().map(|(h, &size)| {
             let first = hosts.len();
@@ -355,7 +348,7 @@ proptest! {
         }).collect();
         let shape = match shape {
             1 if collective != Collective::AllToAll => Shape::HalvingDoubling,
-            2 if which > 2 && collective != Collective::AllToAll => Shape::Tree,
+            2 if takes_two_roots(collective) => Shape::Tree,
             _ => Shape::Direct,
         };
         let request = Request { collective, hosts: &hosts, chunk_bytes: 999, lanes: Lanes::Fine };

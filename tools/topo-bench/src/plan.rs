@@ -1,8 +1,6 @@
 //! `topo-bench plan`.
 
 use clap::ValueEnum;
-use std::path::PathBuf;
-
 use topocoll::plan::choose::{Choice, Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
 use topocoll::simulate::{Machine, Run};
@@ -47,7 +45,7 @@ pub struct Args {
     output: String,
     /// Where to write what happens when, as a trace that Perfetto (ui.perfetto.dev) opens.
     #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
+    trace: Option<String>,
     /// The choice and its figures as JSON: to FILE, or to the standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
@@ -64,18 +62,11 @@ enum Format {
 }
 
 fn collective(text: &str) -> std::result::Result<Collective, String> {
-    Ok(match text {
-        "all-reduce" => Collective::AllReduce,
-        "reduce-scatter" => Collective::ReduceScatter,
-        "all-gather" => Collective::AllGather,
-        "broadcast" => Collective::Broadcast { root: 0 },
-        "reduce" => Collective::Reduce { root: 0 },
-        "all-to-all" => Collective::AllToAll,
-        _ => {
-            return Err(format!(
-                "`{text}` is no collective; all-reduce, reduce-scatter, all-gather, broadcast, reduce or all-to-all is"
-            ));
-        }
+    let all = Collective::every(0);
+    all.into_iter().find(|c| c.to_string() == text).ok_or_else(|| {
+        let names = all.map(|c| c.to_string());
+        let (last, others) = (&names[names.len() - 1], names[..names.len() - 1].join(", "));
+        format!("`{text}` is no collective; {others} or {last} is")
     })
 }
 
@@ -115,12 +106,12 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let choice = choose(&t, &placement, args.collective, args.size, &wish)?;
     verify(&choice.plan, placement.hosts())?;
-    if let Some(to) = &args.json {
-        return output::json(&choice.to_json(), to);
-    }
     if let Some(file) = &args.trace {
         let trace = Machine::new(&t, &placement).trace(&choice.plan, args.size)?;
-        std::fs::write(file, trace.to_perfetto()).map_err(|e| format!("{}: {e}", file.display()))?;
+        output::text(&trace.to_perfetto(), file)?;
+    }
+    if let Some(to) = &args.json {
+        return output::json(&choice.to_json(), to);
     }
     let text = match args.format {
         Format::Text if args.explain => {
