@@ -106,6 +106,10 @@ pub fn choose(
     bytes: u64,
     wish: &Wish,
 ) -> Result<Choice> {
+    let bound = bound(topology, placement, collective, bytes);
+    if bound.seconds.is_infinite() {
+        return Err(Error::Plan(bound.bottleneck.join("; ")));
+    }
     let most = most_chunk(topology, placement, bytes);
     let gpus = placement.devices().iter().all(|d| topology.device(*d).cpu.is_none());
     let lanes = if gpus { Lanes::Fine } else { Lanes::Coarse };
@@ -137,7 +141,7 @@ pub fn choose(
     let (chosen, plan) = timed[pick].clone();
     let mut candidates: Vec<Candidate> = timed.into_iter().map(|(c, _)| c).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    Ok(Choice { plan: Arc::new(plan), chosen, candidates, bound: bound(topology, placement, collective, bytes), bytes })
+    Ok(Choice { plan: Arc::new(plan), chosen, candidates, bound, bytes })
 }
 
 /// Shapes for the links between the GPUs of a host, where all hosts have the same.
@@ -205,6 +209,8 @@ fn candidates(request: Request<'_>, sizes: &[usize], special: &[Shape], wish: &W
              two-shot do not",
             plan.algorithm
         ))),
+        // Where groups are of one rank, or collectives go one way, shapes come to the same.
+        Ok(plan) if plans.iter().any(|p: &Plan| p.algorithm == plan.algorithm) => {}
         Ok(plan) => plans.push(plan),
         Err(reason) => reasons.push(reason),
     };

@@ -147,7 +147,7 @@ fn a_rank_that_none_can_reach_is_named() {
     links.into_iter().for_each(|l| t.link_mut(l).nominal = Some(0.0));
     let b = least(&t, Collective::AllReduce);
     assert!(b.seconds.is_infinite() && b.any.is_infinite());
-    assert_eq!(b.bottleneck, ["no way leads from rank 3 (gpu3) to rank 0 (gpu0)"]);
+    assert_eq!(b.bottleneck, ["no route leads from rank 3 (gpu3) to rank 0 (gpu0)"]);
     assert!(least(&t, Collective::Broadcast { root: 0 }).seconds.is_finite());
     assert!(least(&t, Collective::Broadcast { root: 3 }).seconds.is_infinite());
     assert!(least(&t, Collective::Reduce { root: 3 }).seconds.is_finite());

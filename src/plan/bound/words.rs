@@ -189,10 +189,10 @@ pub(super) fn severed(t: &Topology, placement: &Placement, graph: &Graph, pairs:
         let rank = placement.devices().iter().position(|d| *d == device).unwrap_or(0);
         format!("rank {rank} ({})", t.device(device).id)
     };
-    let shown = |(a, b): &(usize, usize)| format!("no way leads from {} to {}", rank(*a), rank(*b));
+    let shown = |(a, b): &(usize, usize)| format!("no route leads from {} to {}", rank(*a), rank(*b));
     let mut said: Vec<String> = pairs.iter().take(NAMED).map(shown).collect();
     if pairs.len() > NAMED {
-        said.push(format!("and {} more ways are lacking", pairs.len() - NAMED));
+        said.push(format!("and {} more routes are lacking", pairs.len() - NAMED));
     }
     said
 }
