@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use topocoll::plan::Collective;
+use topocoll::plan::builders::Lanes;
 use topocoll::plan::choose::Wish;
 use topocoll::topology::Topology;
 use topocoll::{Communicator, DType, Element, Error, ReduceOp, bf16, f16};
@@ -238,10 +239,10 @@ proptest! {
     #[test]
     fn whatever_is_planned_is_right(
         topology in machine(), ranks in 1usize..9, count in 0usize..30_000, algorithm in 0usize..6, chunks in prop::option::of(1u64..9),
-        which in 0usize..6, root in any::<prop::sample::Index>(), seed in any::<u64>(),
+        which in 0usize..6, root in any::<prop::sample::Index>(), seed in any::<u64>(), fine in prop::option::of(any::<bool>()),
     ) {
         let algorithm = [None, Some("one-shot"), Some("two-shot"), Some("direct"), Some("ring"), Some("hierarchical")][algorithm];
-        let wish = Wish { algorithm: algorithm.map(String::from), chunks, single_step: false };
+        let wish = Wish { algorithm: algorithm.map(String::from), chunks, lanes: fine.map(|f| if f { Lanes::Fine } else { Lanes::Coarse }), ..Wish::default() };
         let root = root.index(ranks);
         let collective = Collective::every(root)[which];
         let comms = Communicator::local_on(ranks, topology).unwrap();

@@ -113,7 +113,8 @@ impl Communicator {
         Self { core: Arc::new(Core { segment, rank, topology, patience, state }), progress: Mutex::new(None) }
     }
 
-    /// From the next call on, plans are made with `wish` instead of what `TOPOCOLL_ALGO` and `TOPOCOLL_CHUNKS` said.
+    /// From the next call on, plans are made with `wish` instead of what `TOPOCOLL_ALGO`, `TOPOCOLL_CHUNKS` and
+    /// `TOPOCOLL_LANES` said.
     /// All ranks must do the same: where plans differ, calls fail with [`Error::Disagreement`].
     pub fn prefer(&self, wish: Wish) {
         self.core.state().plans.prefer(wish);

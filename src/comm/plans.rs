@@ -72,7 +72,8 @@ impl Plans {
         } else {
             verify_shape(&choice.plan, self.placement.hosts())?;
         }
-        let id = crate::fnv(format!("{} {}", choice.plan.algorithm, choice.plan.chunk_bytes).as_bytes());
+        let (name, lanes, chunk) = (&choice.plan.algorithm, choice.plan.lanes(), choice.plan.chunk_bytes);
+        let id = crate::fnv(format!("{name} {lanes} {chunk}").as_bytes());
         let ready = Arc::new(Ready { code: Code::new(choice.plan, self.rank)?, id });
         self.ready.insert(key, ready.clone());
         Ok(ready)

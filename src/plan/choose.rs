@@ -29,25 +29,29 @@ pub struct Wish {
     pub algorithm: Option<String>,
     /// How many chunks the message is cut into.
     pub chunks: Option<u64>,
+    /// How finely work is cut into lanes.
+    pub lanes: Option<Lanes>,
     /// Only plans that combine every result in one step.
     pub single_step: bool,
 }
 
 impl Wish {
-    /// From `TOPOCOLL_ALGO` and `TOPOCOLL_CHUNKS`.
+    /// From `TOPOCOLL_ALGO`, `TOPOCOLL_CHUNKS` and `TOPOCOLL_LANES`.
     ///
     /// # Errors
     /// [`Error::Environment`] where they make no sense.
     pub fn from_env() -> Result<Self> {
-        let algorithm = std::env::var("TOPOCOLL_ALGO").ok().filter(|a| !a.is_empty());
-        let chunks = std::env::var("TOPOCOLL_CHUNKS").ok().filter(|c| !c.is_empty());
-        let chunks = chunks.map(|c| {
+        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let algorithm = get("TOPOCOLL_ALGO");
+        let lanes = get("TOPOCOLL_LANES").map(|l| l.parse());
+        let lanes = lanes.transpose().map_err(|why| Error::Environment(format!("TOPOCOLL_LANES: {why}")))?;
+        let chunks = get("TOPOCOLL_CHUNKS").map(|c| {
             let n = c.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n));
             n.ok_or_else(|| {
                 Error::Environment(format!("TOPOCOLL_CHUNKS={c:?}: a number from 1 to 1048576 is expected"))
             })
         });
-        Ok(Self { algorithm, chunks: chunks.transpose()?, single_step: false })
+        Ok(Self { algorithm, chunks: chunks.transpose()?, lanes, single_step: false })
     }
 }
 
@@ -112,7 +116,7 @@ pub fn choose(
     }
     let most = most_chunk(topology, placement, bytes);
     let gpus = placement.devices().iter().all(|d| topology.device(*d).cpu.is_none());
-    let lanes = if gpus { Lanes::Fine } else { Lanes::Coarse };
+    let lanes = wish.lanes.unwrap_or(if gpus { Lanes::Fine } else { Lanes::Coarse });
     let request = Request { collective, hosts: placement.hosts(), chunk_bytes: most, lanes };
     let inner = if gpus { inner_shapes(topology, placement) } else { vec![] };
     let plans = candidates(request, &placement.levels(), &inner, wish)?;

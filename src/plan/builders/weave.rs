@@ -22,6 +22,18 @@ pub enum Lanes {
     Fine,
 }
 
+impl std::str::FromStr for Lanes {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.trim() {
+            "coarse" => Ok(Self::Coarse),
+            "fine" => Ok(Self::Fine),
+            _ => Err(format!("{text:?} are no lanes; coarse or fine is expected")),
+        }
+    }
+}
+
 /// What a lane is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {

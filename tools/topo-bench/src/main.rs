@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 #[command(
     version,
     after_help = "Environment: TOPOCOLL_TOPOLOGY=FILE is used instead of looking at this machine; \
-TOPOCOLL_ALGO and TOPOCOLL_CHUNKS force a plan; TOPOCOLL_TIMEOUT is in seconds."
+TOPOCOLL_ALGO, TOPOCOLL_CHUNKS and TOPOCOLL_LANES force a plan; TOPOCOLL_TIMEOUT is in seconds."
 )]
 struct Cli {
     #[command(subcommand)]

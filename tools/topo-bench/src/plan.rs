@@ -1,6 +1,7 @@
 //! `topo-bench plan`.
 
 use clap::ValueEnum;
+use topocoll::plan::builders::Lanes;
 use topocoll::plan::choose::{Choice, Wish, choose};
 use topocoll::plan::{Collective, Placement, verify};
 use topocoll::simulate::{Machine, Run};
@@ -34,6 +35,9 @@ pub struct Args {
     /// So many chunks, instead of the best number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     chunks: Option<u64>,
+    /// How finely work is cut into lanes: `coarse`, one a level, or `fine`, one a peer; instead of fine on GPUs only.
+    #[arg(long, value_name = "LANES")]
+    lanes: Option<Lanes>,
     /// Why this one: prediction, bound, bottleneck and the other candidates.
     #[arg(long)]
     explain: bool,
@@ -102,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
     let wish = Wish {
         algorithm: args.algorithm.clone().or(env.algorithm),
         chunks: args.chunks.or(env.chunks),
+        lanes: args.lanes.or(env.lanes),
         single_step: args.collective.reduces() && args.op == ReduceOp::Avg && args.dtype.is_integer(),
     };
     let choice = choose(&t, &placement, args.collective, args.size, &wish)?;

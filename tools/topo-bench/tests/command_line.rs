@@ -99,6 +99,13 @@ fn plan_keeps_its_promise() {
     for word in ["ring", "predicted", "bound", "bottleneck", "candidates", "GB/s"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
+    let lanes = |which: &str| {
+        let out = run(&[&args[..], &["--algorithm", "two-shot", "--lanes", which, "--json"]].concat()).out;
+        json(&out)["lanes"].as_u64().unwrap()
+    };
+    assert!(lanes("coarse") < lanes("fine"));
+    let bad = run_with(&args, &[("TOPOCOLL_LANES", "wide")]);
+    assert!(!bad.ok && bad.err.contains("TOPOCOLL_LANES") && bad.err.contains("coarse or fine"), "{}", bad.err);
 }
 
 #[test]
@@ -193,7 +200,7 @@ fn nonsense_is_refused_in_words() {
     let bomb = write("bomb.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-99999][0-99999]\"\n");
     let own = write("own.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g0\"\n[[link]]\nkind = \"nvlink\"\nfrom = \"g0\"\nto = \"g0\"\n");
     let lone = write("lone.toml", b"name = \"x\"\n[[device]]\nkind = \"gpu\"\nid = \"g[0-1]\"\n");
-    let cases: [(&[&str], &str); 29] = [
+    let cases: [(&[&str], &str); 30] = [
         (&["detect", "--topology", "/nonexistent"], "No such file"),
         (&["detect", "--topology", "/dev/zero"], "no regular file"),
         (&["detect", "--topology", &half], "half.toml"),
@@ -211,6 +218,7 @@ fn nonsense_is_refused_in_words() {
         (&["plan", "--size", "x"], "no size"),
         (&["plan", "--dtype", "f33"], "no element type"),
         (&["plan", "--algorithm", "magic"], "no algorithm `magic`"),
+        (&["plan", "--lanes", "many"], "coarse or fine"),
         (&["plan", "--ranks", "4", "--algorithm", "ring", "--dtype", "i8", "--op", "avg"], "integer average"),
         (&["all-reduce", "--ranks", "0"], "--ranks 0"),
         (&["all-reduce", "--ranks", "10000"], "1 to 1024"),

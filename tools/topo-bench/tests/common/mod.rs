@@ -15,7 +15,15 @@ pub struct Outcome {
 fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_topo-bench"));
     // What the tests themselves were started with is not the command's.
-    for name in ["RANK", "WORLD_SIZE", "TOPOCOLL_TOPOLOGY", "TOPOCOLL_ALGO", "TOPOCOLL_CHUNKS", "TOPOCOLL_TIMEOUT"] {
+    for name in [
+        "RANK",
+        "WORLD_SIZE",
+        "TOPOCOLL_TOPOLOGY",
+        "TOPOCOLL_ALGO",
+        "TOPOCOLL_CHUNKS",
+        "TOPOCOLL_LANES",
+        "TOPOCOLL_TIMEOUT",
+    ] {
         command.env_remove(name);
     }
     command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
